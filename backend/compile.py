@@ -34,6 +34,7 @@ from frustum.backend.pipeline import (
 )
 from frustum.dialects import module as m
 from frustum.dialects.isa.program import Element, Program
+from frustum.dialects.isa.sync import ExternalOp
 from frustum.dialects.target.fit import CODE, DoesNotFit, OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import target_of, value_bytes
@@ -148,7 +149,8 @@ def built(
         plain, less = (count_run(each.program, each.code.page_bytes, each.tables) for each in (raw, smaller))
     if less.cost.is_within(plain.cost) and less.cost.dram_bytes < plain.cost.dram_bytes:
         return Built(smaller.executable(), less)
-    _hold(before, own, run)  # so that who is shown the stops has seen those of the executable last
+    if run.at_stop is not None:  # who is shown the stops has seen those of the executable last
+        _hold(before, own, run)
     return Built(raw.executable(), plain)
 
 
@@ -344,6 +346,9 @@ def executable_of(
         "layers": layer_facts(module),
         "units": unit_facts(module),
     }
+    why = {op.external_name.data: m.text_of(op, m.WHY_IN_DRAM) for op in module.walk() if isinstance(op, ExternalOp)}
+    if any(why.values()):
+        options["in_dram"] = {name: text for name, text in why.items() if text}
     if choices.split is not None:
         options["split"] = choices.split
     if (model := m.text_of(module, m.MODEL)) is not None:

@@ -18,7 +18,7 @@ from frustum.backend.memory.interference import Life, interference, life_of
 from frustum.backend.memory.packing import pack, usable
 from frustum.backend.waits.loop_tree import Path, Step
 from frustum.backend.waits.read_code import Code, read_code
-from frustum.dialects.extents import aligned
+from frustum.dialects.extents import Int, aligned
 from frustum.dialects.isa.instruction import attribute_of
 from frustum.dialects.isa.operations import ConvOp, DepthwiseOp
 from frustum.dialects.isa.program import Affine, Memory
@@ -38,18 +38,20 @@ class Pieces:
 
     def __init__(self, flow: ws.Flow, target: Target) -> None:
         self.flow = flow
-        self.slots = ws.Slots(flow, target.chip.clusters, target.cluster.cores)
+        self.slots: ws.Slots = ws.Slots(flow, target.chip.clusters, target.cluster.cores)
         buffer = flow.fill.dst.owner
         if not isinstance(buffer, AllocOp) or buffer.parent is not flow.fill.parent:
             raise Refused("the pieces have a buffer of another loop")
         self.buffer = buffer
         users = [use.operation for use in buffer.buffer.uses if use.operation is not flow.fill]
-        self.users = [op for op in users if isinstance(op, ConvOp | DepthwiseOp) and op.weight is buffer.buffer]
+        self.users: list[ConvOp | DepthwiseOp] = [
+            op for op in users if isinstance(op, ConvOp | DepthwiseOp) and op.weight is buffer.buffer
+        ]
         if len(self.users) < len(users):
             raise Refused("something else than a convolution reads the pieces")
-        self.counts = enclosing_counts(flow.fill)
-        self.piece_bytes = aligned(buffer.bytes.value.data)
-        self.bytes = self.piece_bytes * prod(self.counts)
+        self.counts: list[int] = enclosing_counts(flow.fill)
+        self.piece_bytes: Int = aligned(buffer.bytes.value.data)
+        self.bytes: Int = self.piece_bytes * prod(self.counts)
 
 
 def read_at(user: ConvOp | DepthwiseOp, offset: Affine) -> None:
@@ -66,7 +68,8 @@ class ProgramModel:
     children begin, and what has places in its memories."""
 
     def __init__(self, program: ProgramOp, target: Target) -> None:
-        self.program, self.target = program, target
+        self.program = program
+        self.target = target
         self.room: dict[Memory, int] = {
             memory: usable(target.memory(memory).capacity_bytes) for memory in ("sram", "wram")
         }

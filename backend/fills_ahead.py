@@ -70,13 +70,13 @@ class HeldWhole(Pieces):
         box, is_for_all = flow.fill.box.data, flow.load.multicast is not None or target.chip.clusters == 1
         if not is_for_all or len(self.counts) > 1 or flow.load.parent is not flow.fill.parent or any(box.limit):
             raise Refused("they are no pieces of what all clusters have")
-        self.count = prod(self.counts)
+        self.count: int = prod(self.counts)
         moved = [d for d, start in enumerate(box.start) if start.loops]
         if self.count > 1 and not (len(moved) == 1 and self._ends(box, *moved)):
             raise Refused("pieces behind the last one are not empty")
-        self.strides = flow.load.src_view.data.strides
+        self.strides: tuple[int, ...] = flow.load.src_view.data.strides
         pairs = zip(box.bound, self.strides, strict=True)
-        self.whole_bytes = sum((n - 1) * stride for n, stride in pairs if n > 1) + self.slots.element_bytes
+        self.whole_bytes: int = sum((n - 1) * stride for n, stride in pairs if n > 1) + self.slots.element_bytes
         if min(self.strides) < 0:
             raise Refused("they lie backwards")
 

@@ -35,8 +35,10 @@ from frustum.backend.weights_ahead import WeightsAhead
 from frustum.dialects import tile, unit
 from frustum.dialects.choices import AskedBorders, Carry, Optimise
 from frustum.dialects.isa.instruction import Instruction
-from frustum.dialects.isa.sync import ProgramOp
+from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.sync import AllocOp, BarrierOp, FetchOp, ProgramOp
 from frustum.dialects.module import TILED
+from frustum.dialects.share_done import reach
 from frustum.dialects.weights.codec import CODECS
 from frustum.passes.errors import ModelError
 from frustum.passes.fuse.fuse_layers import FuseLayers
@@ -75,6 +77,7 @@ from frustum.passes.plan.unit_runs import Runs
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.assign_owners import AssignOwners
 from frustum.passes.tile.choose_runs import ChooseRuns
+from frustum.passes.tile.leave_room import LeaveRoom
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.tile.partition import PartitionUnits
@@ -160,6 +163,11 @@ class Choices:
         return "auto" if self.if_better else self.compression
 
     @property
+    def keeps_tensors(self) -> bool:
+        """Whether tensors between units may stay in SRAM: with an order of tiles they move as it says."""
+        return self.keep and self.order is None
+
+    @property
     def kind_of_borders(self) -> AskedBorders | None:
         """With an order borders overlap if nothing else is said: rolling rows have an order of their own."""
         return "overlap" if self.order is not None and self.borders != "exchange" else self.borders
@@ -193,7 +201,9 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
             ),
         ),
         "tiled": (
-            *((MeasureWeights(codec="none"),) if choices.raw_sizes else ()), *partition_passes(choices),
+            *((MeasureWeights(codec="none"),) if choices.raw_sizes else ()),
+            *((LeaveRoom(choices.kind_of_borders or "auto", choices.sram),) if choices.keeps_tensors else ()),
+            *partition_passes(choices),
             ChooseRuns(choices.runs, overlap=choices.borders != "exchange", sram=choices.sram), ChooseLayout(),
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
@@ -252,7 +262,7 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    keep = (KeepTensors(), ShareLoads()) if choices.keep and choices.order is None else ()
+    keep = (KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 
@@ -285,15 +295,22 @@ def stop_of(module: ModuleOp) -> str:
 
 
 def is_fixed(program: ProgramOp) -> bool:
-    """Every buffer has an address and events are set."""
-    return any(isinstance(op, Instruction) and op.signal is not None for op in program.walk())
+    """Every buffer has an address and events are set; where one engine does all, there are none to set."""
+    ops = list(program.walk())
+    if any(isinstance(op, Instruction) and op.signal is not None for op in ops):
+        return True
+    homes = [op.address for op in ops if isinstance(op, AllocOp)]
+    work = [op for op in ops if isinstance(op, Instruction) and not isinstance(op, FetchOp | BarrierOp)]
+    engines = {op.engine.data for op in work if isinstance(op, CopyOp)}
+    is_of_one = len(engines) == 1 and all(isinstance(op, CopyOp) for op in work)
+    return is_of_one and bool(homes) and None not in homes
 
 
 @dataclass
 class Run:
     """One way through the pipeline: who is told of each stop, and the seconds of each pass."""
 
-    at_stop: Callable[[str, ModuleOp], None] = lambda stop, module: None
+    at_stop: Callable[[str, ModuleOp], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def advance(
@@ -340,7 +357,9 @@ class Run:
     def reached(self, stop: str, module: ModuleOp) -> None:
         """The module is at a stop: it is verified, and shown."""
         module.verify()
-        self.at_stop(stop, module)
+        reach(stop)
+        if self.at_stop is not None:
+            self.at_stop(stop, module)
 
 
 def stops_after(stop: str) -> Sequence[str]:

@@ -84,7 +84,7 @@ def compile_pieces(
     choices: Choices,
     splitting: Splitting = Splitting(),  # frozen
     names: Iterable[str] = (),
-    at_stop: Callable[[str], AtStop] = lambda piece: lambda stop, module: None,
+    at_stop: Callable[[str], AtStop | None] = lambda piece: None,
     say: Callable[[str], None] = lambda line: None,
     measured: Callable[[Executable], Peaks] | None = None,
     count_run: CountRun | None = None,
@@ -143,12 +143,12 @@ class Splitter(Trials):
             return None
         if several:
             whole, pieces = joined(self.module)
-            self.module = module_of(whole, self.module)
+            self.module: ModuleOp = module_of(whole, self.module)
             self.layers = Layers(whole, self.names, self.results)
             self.stop = STOPS[0]  # nobody says that each network was simplified
             return pieces
         self._advance()
-        self.layers = Layers(networks_of(self.module)[0], self.names, self.results)
+        self.layers: Layers = Layers(networks_of(self.module)[0], self.names, self.results)
         if self.splitting.when != "outputs":
             return [self.layers.whole]
         cuts = at_outputs(self.layers.series, self.layers.whole)
@@ -345,9 +345,12 @@ class Splitter(Trials):
 
     def _dump(self, ranges: Sequence[Range]) -> None:
         """The network as it was cut in the end."""
+        at_stop = self.at_stop("")
+        if at_stop is None:
+            return
         module = self.module.clone()
         split(module, Layers(networks_of(module)[0], self.names), ranges)
-        self.at_stop("")(SPLIT, module)
+        at_stop(SPLIT, module)
 
 def _layers(piece: Range) -> int:
     return piece[1] - piece[0]

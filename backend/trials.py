@@ -43,7 +43,7 @@ class Trials:
     module: ModuleOp
     choices: Choices
     names: frozenset[str]
-    at_stop: Callable[[str], AtStop]
+    at_stop: Callable[[str], AtStop | None]
     tell: Callable[[str], None]
     measured: Callable[[Executable], Peaks]
     count_run: CountRun | None
@@ -98,7 +98,7 @@ class Trials:
         peaks = self.measured(executable)
         return all(peaks.get(memory, 0) <= most.get(memory, 0) for memory in ON_CHIP)
 
-    def fixed(self, module: ModuleOp, stop: str, at_stop: AtStop, cap: Target | None = None) -> Executable:
+    def fixed(self, module: ModuleOp, stop: str, at_stop: AtStop | None, cap: Target | None = None) -> Executable:
         own = module.attributes[TARGET]
         if cap is not None:
             module.attributes[TARGET] = to_attribute(cap)

@@ -27,7 +27,7 @@ from xdsl.passes import ModulePass
 
 from frustum.backend.early_weights import Pieces, ProgramModel, Refused, programs_of, read_at
 from frustum.backend.waits.read_code import target_of, unit_of
-from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.extents import Int, aligned, ceil_div
 from frustum.dialects.isa.instruction import attribute_of, emit
 from frustum.dialects.isa.operations import ConvOp, CopyOp, LineBufferOp
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box, Copy, View
@@ -86,7 +86,8 @@ class Share(Pieces):
 
     def __init__(self, flow: ws.Flow, target: Target) -> None:
         super().__init__(flow, target)
-        self.cores, slots = target.cluster.cores, self.slots
+        self.cores: int = target.cluster.cores
+        slots = self.slots
         if {index for index, size in enumerate(slots.sizes) if size > 1} != set(slots.indices):
             raise Refused("pieces are needed more than once")
         box = flow.fill.box.data
@@ -176,8 +177,8 @@ class FirstPieces(Share):
         if user.box.data.limit[0] is not None or any(box.limit[2] for box in views[1:]):
             raise Refused("there is no limit left")
         self.__dict__.update(vars(share))
-        self.counts = [count]
-        self.bytes = self.piece_bytes * count
+        self.counts: list[int] = [count]
+        self.bytes: Int = self.piece_bytes * count
 
     @property
     def replaced(self) -> tuple[Operation, ...]:

@@ -117,11 +117,6 @@ EXPLANATIONS = (
     (r"image_decoder", "the evaluator of ONNX decodes images with the package Pillow, which is not installed"),
     (r"gradient_of", "no evaluator computes `Gradient`, which was dropped from ONNX's releases"),
     (
-        r"attention_4d_causal_fp16",
-        "one of 192 elements is two steps of f16 from the stored one, which is more than rtol 1e-3: of 0.398295 the"
-        " device gives 0.398438, and the suite has 0.397949, which is further away",
-    ),
-    (
         r"test_(bvlc_alexnet|zfnet512|squeezenet|vgg19|inception_v[12]|resnet50|shufflenet|densenet121)$",
         "all weights are 0.02, so all 1000 logits are the same large sum (4e12 in AlexNet, where f32 has steps of"
         " 262144): tiles of another width round it otherwise, and the softmax of that is all or nothing (the zoo:"

@@ -31,6 +31,7 @@ from numba import njit
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.dispatcher import Dispatcher
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
@@ -75,7 +76,7 @@ class LoopCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled function for these arguments; None where it is not there, or not whole."""
         with self.times.making():
-            target_context.refresh()
+            rtsys.initialize(target_context)  # what else numba's `refresh` does is for compiling, and takes 0.15 s
             name = self._file_name(sig, target_context.codegen())
             beside = Path(inspect.getfile(self._py_func)).parent / "__pycache__"
             for folder in dict.fromkeys([*([Path(self.cache_path)] if self.cache_path else []), beside]):

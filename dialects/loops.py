@@ -32,9 +32,10 @@ class LoopTimes:
     """Functions that were compiled; a name stands here once for each kind of arguments."""
     loaded: list[str] = field(default_factory=list)
     announce: Callable[[str], None] | None = None
+    compiling_seconds: float = 0.0
+    """Of `seconds` what was compiled, as far as that has ended."""
     _depth: int = 0
     _compiling_depth: int = 0
-    _compiling_seconds: float = 0.0
     _compiling_since: float = 0.0
     _is_announced: bool = False
 
@@ -56,7 +57,7 @@ class LoopTimes:
         now = time.perf_counter()
         if self._compiling_depth == 0:
             self._compiling_since = now
-        if self._compiling_seconds + now - self._compiling_since >= LONG_SECONDS:
+        if self.compiling_seconds + now - self._compiling_since >= LONG_SECONDS:
             self._announce()
         self._compiling_depth += 1
         try:
@@ -66,7 +67,7 @@ class LoopTimes:
             self._compiling_depth -= 1
             self.compiled.append(name)
             if self._compiling_depth == 0:
-                self._compiling_seconds += time.perf_counter() - self._compiling_since
+                self.compiling_seconds += time.perf_counter() - self._compiling_since
 
     def _announce(self) -> None:
         if self.announce is not None and not self._is_announced:

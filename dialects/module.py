@@ -21,11 +21,13 @@
 | `streamed` | attention | string: type of what waits between blocks | `frustum-graph-expand-attention` | layers |
 | `value_parts` | attention | integer: in how many parts its values come | `frustum-graph-expand-attention` | layers |
 | `carry` | product | string: the type in which its sums may wait | `frustum-graph-note-carry` | layers |
+| `part_of_sum` | product, tile computation | unit: the next product adds the rest | policy `optimal` | report |
 | `carry` | attention | string: the type of its scores | `frustum-graph-expand-attention` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
 | `cost_parts` | unit | integers | planners of units | lowering of units |
+| `reserved` | unit | integer: bytes of SRAM beside it | `frustum-tile-leave-room` | `frustum-tile-choose-runs` |
 | `map` | layer of a unit | sub-map | planners of pieces | lowering of units |
 | `in_core` | layer of a unit | unit | `frustum-tile-choose-runs` | lowering of units |
 | `predicted_cycles` | unit | integer | planner | lowering of units |
@@ -36,6 +38,7 @@
 | `useful_macs`, `own_elements` | program's module | integers, one per layer | lowering of tiles | report |
 | `units`, `unit_modes`, ... (`UNIT_*`) | program's module | one entry per unit | lowering of tiles | report |
 | `peak` | program's module | integers by memory and section | `frustum-allocate` | report |
+| `why_in_dram` | tensor in DRAM | string: why it is there | lowering of tiles, `frustum-lower-keep-tensors` | report |
 | `tensor` | buffer in SRAM | string: its name | `frustum-lower-keep-tensors` | compiling (what does not fit) |
 | `turns` | copy to a core | unit | `frustum-weights-ahead` | `frustum-schedule` |
 """
@@ -68,6 +71,7 @@ INTEGERS = "frustum.integers"
 HELD_BYTES = "frustum.held_bytes"
 STREAMED = "frustum.streamed"
 CARRY = "frustum.carry"
+PART_OF_SUM = "frustum.part_of_sum"
 VALUE_PARTS = "frustum.value_parts"
 FORM = "frustum.form"
 PLACE = "frustum.place"
@@ -76,6 +80,7 @@ COST_PARTS = "frustum.cost_parts"
 MAPS = "frustum.maps"
 MAP = "frustum.map"
 IN_CORE = "frustum.in_core"
+RESERVED = "frustum.reserved"
 LAYOUT = "frustum.layout"
 PREDICTED_CYCLES = "frustum.predicted_cycles"
 """What the planner's model says that a unit adds to the run."""
@@ -100,6 +105,8 @@ UNIT_PREDICTED_CYCLES = "frustum.unit_predicted_cycles"
 UNIT_OWN_CYCLES = "frustum.unit_own_cycles"
 """Negative where nobody predicted."""
 PEAK = "frustum.peak"
+WHY_IN_DRAM = "frustum.why_in_dram"
+"""Of a tensor between units in DRAM: which view of it there is, or why there is none, and why it is not in SRAM."""
 TENSOR = "frustum.tensor"
 """Of a buffer in SRAM: the tensor between units that lies there as it would in DRAM."""
 TURNS = "frustum.turns"

@@ -5,14 +5,17 @@ Operations: `unit` (a set of layers run as one), `yield` (its output).
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
 
-from xdsl.dialects.builtin import DenseArrayBase, StringAttr, i64
-from xdsl.ir import Attribute, Block, Data, Dialect, Region, SSAValue
+from xdsl.dialects.builtin import I64, DenseArrayBase, StringAttr, i64
+from xdsl.ir import Attribute, Block, Data, Dialect, OpTraits, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    VarOperand,
+    VarOpResult,
     irdl_attr_definition,
     irdl_op_definition,
     opt_prop_def,
@@ -239,16 +242,16 @@ class UnitOp(NamedUnit):
     """A template fuse unit: layers whose intermediate maps stay on chip (docs/techniques/tfu.md)."""
 
     name = "funit.unit"
-    unit_name = prop_def(StringAttr)
-    partition = opt_prop_def(PartitionAttr)
-    mode = opt_prop_def(StringAttr)
-    stopped_by = opt_prop_def(StringAttr)
-    keeps = opt_prop_def(DenseArrayBase.constr(i64))
+    unit_name: StringAttr = prop_def(StringAttr)
+    partition: PartitionAttr | None = opt_prop_def(PartitionAttr)
+    mode: StringAttr | None = opt_prop_def(StringAttr)
+    stopped_by: StringAttr | None = opt_prop_def(StringAttr)
+    keeps: DenseArrayBase[I64] | None = opt_prop_def(DenseArrayBase.constr(i64))
     """Numbers of the results that stay in SRAM until their last use instead of going to DRAM."""
-    inputs = var_operand_def()
-    outputs = var_result_def()
-    body = region_def("single_block")
-    traits = traits_def(Pure())
+    inputs: VarOperand = var_operand_def()
+    outputs: VarOpResult = var_result_def()
+    body: Region = region_def("single_block")
+    traits: typing.ClassVar[OpTraits] = traits_def(Pure())
 
     def __init__(
         self,
@@ -318,14 +321,14 @@ class YieldOp(IRDLOperation):
     """The outputs of a unit."""
 
     name = "funit.yield"
-    values = var_operand_def()
-    assembly_format = "attr-dict ($values^ `:` type($values))?"
-    traits = traits_def(IsTerminator(), HasParent(UnitOp), Pure())
+    values: VarOperand = var_operand_def()
+    assembly_format: ClassVar[str] = "attr-dict ($values^ `:` type($values))?"
+    traits: typing.ClassVar[OpTraits] = traits_def(IsTerminator(), HasParent(UnitOp), Pure())
 
     def __init__(self, values: Sequence[SSAValue]):
         super().__init__(operands=[values])
 
 
-FUnit = Dialect("funit", [UnitOp, YieldOp], [PartitionAttr])
+FUnit: Dialect = Dialect("funit", [UnitOp, YieldOp], [PartitionAttr])
 
 __all__ = ["FUnit", "NamedUnit", "Partition", "PartitionAttr", "UnitOp", "YieldOp"]

@@ -41,6 +41,7 @@ OF_A_MACHINE = [
     (re.compile(r"^Took .*$", re.M), "Took"),
     (re.compile(r"\b\d+(?:\.\d+)? (?:s|seconds)\b"), "TIME"),
     (re.compile(r"\b(?:onnxruntime|xdsl|numpy) \d[\w.]*"), "VERSION"),
+    (re.compile(r"^(  \S+)(?: +(?:0|\d(?:\.\d+)?e-\d\d)){2}(?=  )", re.M), r"\1 ERRORS"),
     (re.compile(r"\b\d(?:\.\d+)?e(?:-\d\d|\+00)\b"), "ERROR"),
     (re.compile(r"frustum-(?:crash|check)-\w+"), "FOLDER"),
 ]

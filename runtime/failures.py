@@ -42,7 +42,9 @@ class CompilerFault(Exception):
 
     def __init__(self, module: ModuleOp, choices: Choices, passes: Sequence[ModulePass] | None) -> None:
         super().__init__("the compiler failed")
-        self.module, self.choices, self.passes = module, choices, passes
+        self.module = module
+        self.choices = choices
+        self.passes = passes
 
     def __str__(self) -> str:
         cause = self.__cause__

@@ -17,7 +17,7 @@ import numpy as np
 from frustum.backend.file.executable import Executable, check_program
 from frustum.dialects.choices import Mode
 from frustum.dialects.errors import Error
-from frustum.dialects.isa.program import MEMORIES, Conv, External
+from frustum.dialects.isa.program import MEMORIES, Conv, External, Program
 from frustum.dialects.target import Target, from_json
 from frustum.runtime.check.check import check
 from frustum.runtime.device.expand import DRAM, Expanded, expand
@@ -89,10 +89,10 @@ class Machine:
     def __init__(self, executable: Executable, capacities: tuple[int, ...] | None = None) -> None:
         """`capacities`: other memories than the target's, in the order of MEMORIES, for a program that needs them."""
         self.executable = executable
-        self.program = executable.program
+        self.program: Program = executable.program
         self._decoded = _DECODED.get(executable) or _Decoded(executable, capacities)
         _DECODED[executable] = self._decoded
-        self.target = self._decoded.target
+        self.target: Target = self._decoded.target
 
     @property
     def expanded(self) -> Expanded:
@@ -106,6 +106,11 @@ class Machine:
     def capacities(self) -> tuple[int, ...]:
         """Bytes of one memory of each kind; of the DRAM only what the program uses."""
         return self._decoded.capacities
+
+    @property
+    def memories(self) -> Memories:
+        """The memories of runs that are not checked, as the last one left them."""
+        return self._loaded(poisoned=False)
 
     def run(
         self, inputs: Mapping[str, Array], mode: Mode = "full", checked: bool = False,
@@ -125,6 +130,8 @@ class Machine:
             check(self.expanded, self.capacities, progress)
             check_tables(self.expanded, self.target.core.address_cache_bytes)
         if mode == "timing":
+            if progress is not None:
+                progress("simulate", 0.0)
             return RunResult({}, self._simulate())
         timelines: list[Any] = []
         beside = None if mode == "functional" else lambda: timelines.append(self._simulate())
@@ -149,7 +156,7 @@ class Machine:
         return {o.name: _model_array(_device(memories, o), o) for o in outputs}
 
     def _loaded(self, poisoned: bool) -> Memories:
-        """The memories with the weights in place, which stay as long as the executable does; poisoned ones are new."""
+        """Memories with the weights in place, which stay as long as the executable does; poisoned ones are new."""
         memories = None if poisoned else self._decoded.memories
         if memories is None:
             memories = Memories(self.expanded.memory_counts, self.capacities)

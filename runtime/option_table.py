@@ -98,5 +98,5 @@ def with_tables(page: str) -> str:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
+    file: Path = Path(sys.argv[1])
     file.write_text(with_tables(file.read_text()))

@@ -48,6 +48,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),
     ("frustum-tile-force-partition", "frustum.passes.tile.force_partition:ForcePartition"),
     ("frustum-tile-partition", "frustum.passes.tile.partition:PartitionUnits"),
+    ("frustum-tile-leave-room", "frustum.passes.tile.leave_room:LeaveRoom"),
     ("frustum-tile-split-breadth-first", "frustum.passes.tile.split_breadth_first:SplitBreadthFirst"),
     ("frustum-tile-assign-owners", "frustum.passes.tile.assign_owners:AssignOwners"),
     ("frustum-tile-choose-runs", "frustum.passes.tile.choose_runs:ChooseRuns"),

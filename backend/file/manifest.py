@@ -179,6 +179,8 @@ def _check_layers(manifest: Mapping[str, Any]) -> None:
         _check(isinstance(figures, dict), "alternatives", figures)
         for figure in ("dram_bytes", "cycles", "energy_pj"):
             _get(figures, figure, int)
+    for name in _get(options, "in_dram", dict) if "in_dram" in options else ():
+        _get(options["in_dram"], name, str)
     if "least_work" in options:
         _check_least_work(_get(options, "least_work", dict))
 

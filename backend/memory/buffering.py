@@ -115,7 +115,7 @@ class BufferPlaces:
 
     def __post_init__(self) -> None:
         self.before: list[Buffer] = list(self.code.buffers)
-        self.capacity = usable(self.target.memory("sram").capacity_bytes)
+        self.capacity: int = usable(self.target.memory("sram").capacity_bytes)
 
     def best(self) -> Sequence[int] | None:
         """The offsets in the way that takes least; the code's buffers then have its depths.  None if none fits."""

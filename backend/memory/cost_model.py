@@ -56,13 +56,14 @@ class CostModel:
     """Of one program; `cycles` of it with given addresses and depths of its buffers."""
 
     def __init__(self, code: Code, target: Target) -> None:
-        self.code, self.target = code, target
-        self.children = [child for section in code.sections for child in self._children(section)]
+        self.code = code
+        self.target = target
+        self.children: list[_Child] = [child for section in code.sections for child in self._children(section)]
         self.first: dict[int, int] = {}
         for number, child in enumerate(self.children):
             for buffer in child.used:
                 self.first.setdefault(buffer, number)
-        self.buffers = sorted(self.first, key=self.first.__getitem__)
+        self.buffers: list[int] = sorted(self.first, key=self.first.__getitem__)
 
     def cycles(self, addresses: Mapping[int, int]) -> float:
         """The modelled time; `addresses` of the buffers in SRAM.  Depths are those that the code has now."""

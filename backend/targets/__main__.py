@@ -49,5 +49,5 @@ def _shown(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
+    file: Path = Path(sys.argv[1])
     file.write_text(with_tables(file.read_text(encoding="utf-8")), encoding="utf-8")

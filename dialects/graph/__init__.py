@@ -28,7 +28,7 @@ from frustum.dialects.graph.products import *  # noqa: F403
 from frustum.dialects.graph.scales import *  # noqa: F403
 from frustum.dialects.graph.views import *  # noqa: F403
 
-FGraph = Dialect(
+FGraph: Dialect = Dialect(
     "fgraph",
     [
         *(network.NetworkOp, network.OutputOp, network.WeightOp, network.CallOp),

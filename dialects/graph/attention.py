@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from xdsl.ir import SSAValue
+from xdsl.irdl.declarative_assembly_format import CustomDirective
 
 from frustum.dialects.graph import declaration as d
 from frustum.dialects.graph.attributes import Ints, Number, shape_of
@@ -42,8 +44,8 @@ class AttentionOp(d.LayerOp):
     causal_from: int | None = d.prop(d.INT, default=None, kw_only=True)
     is_merged: bool = d.prop(d.FLAG, default=False, kw_only=True)
     is_channels_first: bool = d.prop(d.FLAG, default=False, kw_only=True)
-    custom_directives = (Number,)
-    assembly_format = (
+    custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (Number,)
+    assembly_format: ClassVar[str] = (
         "$q `,` $k `,` $v (`mask` $mask^)? `heads` $heads `sizes` $sizes `firsts` $firsts "
         "`scale` custom<Number>($scale) `softcap` custom<Number>($softcap) "
         "(`causal_from` $causal_from^)? (`is_merged` $is_merged^)? "

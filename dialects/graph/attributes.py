@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, TensorType, f64, i64
+from xdsl.dialects import builtin
+from xdsl.dialects.builtin import DenseArrayBase, FloatAttr, TensorType, i64
 from xdsl.dialects.utils import EnumAttribute
 from xdsl.ir import Attribute, Data, SpacedOpaqueSyntaxAttribute, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_attr_definition
@@ -126,11 +127,11 @@ def int_array(values: Ints) -> DenseArrayBase[Any]:
 
 
 def float_array(values: Sequence[float]) -> DenseArrayBase[Any]:
-    return DenseArrayBase.from_list(f64, [float(value) for value in values])
+    return DenseArrayBase.from_list(builtin.f64, [float(value) for value in values])
 
 
 def float_attr(value: float) -> FloatAttr[Any]:
-    return FloatAttr(float(value), f64)
+    return FloatAttr(float(value), builtin.f64)
 
 
 @lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ constructor, and what the operation gives back as a plain Python value.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -36,7 +37,7 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.dialects.utils import EnumAttribute
-from xdsl.ir import Attribute, Block, OpResult, Region, SSAValue, SSAValues
+from xdsl.ir import Attribute, Block, OpResult, OpTraits, Region, SSAValue, SSAValues
 from xdsl.irdl import IRDLOperation, IRDLOption, ParsePropInAttrDict, eq, irdl_op_definition
 from xdsl.rewriter import Rewriter
 from xdsl.traits import Pure
@@ -175,11 +176,12 @@ class LayerOp(_Declared):
         _next_op: Any = _of_xdsl(init=False)
         _prev_op: Any = _of_xdsl(init=False)
 
-    __fields__ = MappingProxyType[str, Field]({})
-    __signature__ = Signature()
-    result = irdl.result_def(TensorType)
-    traits = irdl.traits_def(Pure())
-    irdl_options = tuple[IRDLOption, ...]((ParsePropInAttrDict(),))
+    # `typing.ClassVar`, here and wherever an operation has one of a small name: xDSL refuses `ClassVar` of these.
+    __fields__: typing.ClassVar[MappingProxyType[str, Field]] = MappingProxyType({})
+    __signature__: typing.ClassVar[Signature] = Signature()
+    result: typing.ClassVar[OpResult[TensorType]] = irdl.result_def(TensorType)
+    traits: typing.ClassVar[OpTraits] = irdl.traits_def(Pure())
+    irdl_options: typing.ClassVar[tuple[IRDLOption, ...]] = (ParsePropInAttrDict(),)
 
     def __init_subclass__(cls) -> None:
         own = {name: found for name, found in vars(cls).items() if isinstance(found, Field)}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import typing
 from typing import ClassVar
 
-from xdsl.dialects.builtin import TensorType, f32, i8
-from xdsl.ir import Attribute, SSAValue
-from xdsl.irdl import AttrSizedOperandSegments, VarConstraint, base, result_def
+from xdsl.dialects import builtin
+from xdsl.dialects.builtin import TensorType, i8
+from xdsl.ir import Attribute, OpResult, SSAValue
+from xdsl.irdl import AttrSizedOperandSegments, IRDLOption, VarConstraint, base, result_def
+from xdsl.irdl.declarative_assembly_format import CustomDirective
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.functions import Function, Interpolation, Pooling
@@ -54,7 +57,7 @@ class PoolOp(d.LayerOp):
     count_include_pad: bool = d.prop(d.FLAG, default=False)
     act: ActAttr | None = d.prop(d.ACT, default=None)
     scales: Scales | None = d.prop(d.SCALES, default=None)
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "$kind $x `kernel` $kernel `strides` $strides `pads` $pads `dilations` $dilations "
         "`ceil_pads` $ceil_pads (`count_include_pad` $count_include_pad^)? "
         "attr-dict `:` functional-type(operands, results)"
@@ -98,9 +101,9 @@ class LrnOp(d.LayerOp):
     beta: float = d.prop(d.FLOAT)
     bias: float = d.prop(d.FLOAT)
     scales: Scales | None = d.prop(d.SCALES, default=None)
-    result = result_def(T)
-    custom_directives = (Number,)
-    assembly_format = (
+    result: typing.ClassVar[OpResult[TensorType]] = result_def(T)
+    custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (Number,)
+    assembly_format: ClassVar[str] = (
         "$x `size` $size `alpha` custom<Number>($alpha) `beta` custom<Number>($beta) "
         "`bias` custom<Number>($bias) attr-dict `:` type($result)"
     )
@@ -127,7 +130,7 @@ class ResizeOp(d.LayerOp):
     scale: Floats = d.prop(d.FLOATS)
     offset: Floats = d.prop(d.FLOATS)
     scales: Scales | None = d.prop(d.SCALES, default=None)
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "$mode $x `rounding` $rounding `scale` $scale `offset` $offset attr-dict `:` "
         "functional-type(operands, results)"
     )
@@ -161,7 +164,7 @@ class ReduceOp(d.MixedOp):
     keepdims: bool = d.prop(d.FLAG, default=True)
     scales: Scales | None = d.prop(d.SCALES, default=None)
     element: Attribute = d.element_of_result(default=None, kw_only=True)
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "$kind $x `axes` $axes (`keepdims` $keepdims^)? attr-dict `:` functional-type(operands, results)"
     )
 
@@ -182,8 +185,8 @@ class SoftmaxOp(d.LayerOp):
     x: SSAValue = d.operand(T)
     axis: int = d.prop(d.INT)
     scales: Scales | None = d.prop(d.SCALES, default=None)
-    result = result_def(T)
-    assembly_format = "$x `axis` $axis attr-dict `:` type($result)"
+    result: typing.ClassVar[OpResult[TensorType]] = result_def(T)
+    assembly_format: ClassVar[str] = "$x `axis` $axis attr-dict `:` type($result)"
 
     def verify_(self) -> None:
         shapes.check_axis(self.axis, len(shape_of(self.x)))
@@ -209,10 +212,10 @@ class NormaliseOp(d.LayerOp):
     epsilon: float = d.prop(d.FLOAT, kw_only=True)
     groups: int = d.prop(d.INT, default=1, kw_only=True)
     rms: bool = d.prop(d.FLAG, default=False, kw_only=True)
-    result = result_def(T)
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    custom_directives = (Number,)
-    assembly_format = (
+    result: typing.ClassVar[OpResult[TensorType]] = result_def(T)
+    irdl_options: typing.ClassVar[tuple[IRDLOption, ...]] = (AttrSizedOperandSegments(as_property=True),)
+    custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (Number,)
+    assembly_format: ClassVar[str] = (
         "$x (`scale` $scale^ `:` type($scale))? (`shift` $shift^ `:` type($shift))? `axes` $axes "
         "`epsilon` custom<Number>($epsilon) `groups` $groups (`rms` $rms^)? attr-dict `:` type($result)"
     )
@@ -247,8 +250,8 @@ class UnaryOp(d.LayerOp):
     act: ActAttr = d.prop(d.ACT)
     x: SSAValue = d.operand(T)
     scales: Scales | None = d.prop(d.SCALES, default=None)
-    result = result_def(T)
-    assembly_format = "$act $x attr-dict `:` type($result)"
+    result: typing.ClassVar[OpResult[TensorType]] = result_def(T)
+    assembly_format: ClassVar[str] = "$act $x attr-dict `:` type($result)"
 
     def __init__(self, function: ActAttr | str, x: SSAValue, scales: Scales | None = None) -> None:
         super().__init__(ActAttr.of(function) if isinstance(function, str) else function, x, scales)
@@ -273,7 +276,7 @@ class BinaryOp(d.MixedOp):
     act: ActAttr | None = d.prop(d.ACT, default=None)
     scales: Scales | None = d.prop(d.SCALES, default=None)
     element: Attribute = d.element_of_result(default=None, kw_only=True)
-    assembly_format = "$kind $a `,` $b attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = "$kind $a `,` $b attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
         return shapes.broadcast_shape(shape_of(self.a), shape_of(self.b))
@@ -295,12 +298,12 @@ class QuantizeOp(d.LayerOp):
         lambda op: tensor_of(op.result).element_type,
         default=i8,
     )
-    assembly_format = "$x attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = "$x attr-dict `:` functional-type(operands, results)"
 
     def verify_(self) -> None:
         d.check_result(self, shape_of(self.x))
         source, target = tensor_of(self.x).element_type, self.element
-        if source != f32 or target not in PRODUCT_TYPES:
+        if source != builtin.f32 or target not in PRODUCT_TYPES:
             raise VerifyException(f"quantising is from f32 to i8 or i16, found {source} to {target}")
         check_zero(self.to.zero, target)
 
@@ -312,14 +315,14 @@ class DequantizeOp(d.LayerOp):
     name = "fgraph.dequantize"
     x: SSAValue = d.operand()
     from_: ScaleAttr = d.prop(d.Kind(ScaleAttr), ir_name="from")
-    assembly_format = "$x attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = "$x attr-dict `:` functional-type(operands, results)"
 
     def result_type(self, shape: Ints) -> TensorType[Attribute]:
-        return tensor_type(f32, shape)
+        return tensor_type(builtin.f32, shape)
 
     def verify_(self) -> None:
         d.check_result(self, shape_of(self.x))
         source, target = tensor_of(self.x).element_type, tensor_of(self.result).element_type
-        if target != f32:
+        if target != builtin.f32:
             raise VerifyException(f"dequantising is to f32, found {target}")
         check_zero(self.from_.zero, source)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from xdsl.dialects import builtin
 from xdsl.dialects.builtin import (
     ArrayAttr,
-    FlatSymbolRefAttrConstr,
     StringAttr,
     SymbolNameConstraint,
     SymbolRefAttr,
     TensorType,
 )
-from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.ir import Attribute, Block, Operation, OpResult, OpTraits, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    VarOperand,
+    VarOpResult,
     irdl_op_definition,
     prop_def,
     region_def,
@@ -45,11 +48,11 @@ class NetworkOp(IRDLOperation):
     """A network: the block's arguments are its inputs, the terminator's operands its outputs."""
 
     name = "fgraph.network"
-    sym_name = prop_def(SymbolNameConstraint())
-    input_names = prop_def(ArrayAttr[StringAttr])
-    output_names = prop_def(ArrayAttr[StringAttr])
-    body = region_def("single_block")
-    traits = traits_def(IsolatedFromAbove(), SymbolOpInterface())
+    sym_name: StringAttr = prop_def(SymbolNameConstraint())
+    input_names: ArrayAttr[StringAttr] = prop_def(ArrayAttr[StringAttr])
+    output_names: ArrayAttr[StringAttr] = prop_def(ArrayAttr[StringAttr])
+    body: Region = region_def("single_block")
+    traits: typing.ClassVar[OpTraits] = traits_def(IsolatedFromAbove(), SymbolOpInterface())
 
     def __init__(
         self,
@@ -130,9 +133,9 @@ class OutputOp(IRDLOperation):
     """Ends a network: its outputs in order."""
 
     name = "fgraph.output"
-    values = var_operand_def(TensorType)
-    traits = traits_def(IsTerminator(), HasParent(NetworkOp), Pure())
-    assembly_format = "($values^ `:` type($values))? attr-dict"
+    values: VarOperand = var_operand_def(TensorType)
+    traits: typing.ClassVar[OpTraits] = traits_def(IsTerminator(), HasParent(NetworkOp), Pure())
+    assembly_format: ClassVar[str] = "($values^ `:` type($values))? attr-dict"
 
     def __init__(self, values: Sequence[SSAValue]) -> None:
         super().__init__(operands=[values])
@@ -143,10 +146,10 @@ class WeightOp(IRDLOperation):
     """A constant: its key in the module's weight store, and its type."""
 
     name = "fgraph.weight"
-    key = prop_def(StringAttr)
-    result = result_def(TensorType)
-    traits = traits_def(Pure())
-    assembly_format = "$key attr-dict `:` type($result)"
+    key: StringAttr = prop_def(StringAttr)
+    result: OpResult[TensorType] = result_def(TensorType)
+    traits: typing.ClassVar[OpTraits] = traits_def(Pure())
+    assembly_format: ClassVar[str] = "$key attr-dict `:` type($result)"
 
     def __init__(self, key: str, type: TensorType[Any]) -> None:
         super().__init__(properties={"key": StringAttr(key)}, result_types=[type])
@@ -169,11 +172,11 @@ class CallOp(IRDLOperation):
     """Runs a network of the same module: a value for each of its inputs, a result for each of its outputs."""
 
     name = "fgraph.call"
-    callee = prop_def(FlatSymbolRefAttrConstr)
-    inputs = var_operand_def(TensorType)
-    outputs = var_result_def(TensorType)
-    traits = traits_def(_Called(), Pure())
-    assembly_format = "$callee `(` $inputs `)` attr-dict `:` functional-type($inputs, $outputs)"
+    callee: SymbolRefAttr = prop_def(builtin.FlatSymbolRefAttrConstr)
+    inputs: VarOperand = var_operand_def(TensorType)
+    outputs: VarOpResult[TensorType] = var_result_def(TensorType)
+    traits: typing.ClassVar[OpTraits] = traits_def(_Called(), Pure())
+    assembly_format: ClassVar[str] = "$callee `(` $inputs `)` attr-dict `:` functional-type($inputs, $outputs)"
 
     def __init__(self, callee: str, inputs: Sequence[SSAValue], outputs: Sequence[Attribute]) -> None:
         super().__init__(

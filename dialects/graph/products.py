@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import typing
+from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import TensorType, f32, i32
+from xdsl.dialects import builtin
+from xdsl.dialects.builtin import TensorType, i32
 from xdsl.ir import SSAValue
-from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation
+from xdsl.irdl import AttrSizedOperandSegments, IRDLOperation, IRDLOption
 from xdsl.irdl.declarative_assembly_format import (
     CustomDirective,
     ParsingState,
@@ -71,8 +73,8 @@ class ProductOp(d.LayerOp):
     zeros: Ints | None = d.prop(d.INTS, default=None, kw_only=True)
     scales: Scales | None = d.prop(d.SCALES, default=None, kw_only=True)
     act: ActAttr | None = d.prop(d.ACT, default=None, kw_only=True)
-    custom_directives = (ProductTypes,)
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (ProductTypes,)
+    irdl_options: typing.ClassVar[tuple[IRDLOption, ...]] = (AttrSizedOperandSegments(as_property=True),)
 
     def result_type(self, shape: Ints) -> TensorType[Any]:
         is_sum = is_integer(self.operands[0]) and self.multiplier is None
@@ -95,7 +97,7 @@ class ConvOp(ProductOp):
     pads: Ints = d.prop(d.INTS, default=(0, 0, 0, 0))
     dilations: Ints = d.prop(d.INTS, default=(1, 1))
     groups: int = d.prop(d.INT, default=1)
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "$x `,` $w (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? (`residual` $residual^)? "
         "`strides` $strides `pads` $pads `dilations` $dilations `groups` $groups attr-dict `:` "
         "custom<ProductTypes>(type($x), type($w), type($bias), type($w_zero), type($multiplier), type($residual), "
@@ -134,7 +136,7 @@ class MatmulOp(ProductOp):
     bias: SSAValue | None = d.operand(default=None)
     trans_a: bool = d.prop(d.FLAG, default=False)
     trans_b: bool = d.prop(d.FLAG, default=False)
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "$a `,` $b (`,` $bias^)? (`w_zero` $w_zero^)? (`multiplier` $multiplier^)? (`residual` $residual^)? "
         "(`trans_a` $trans_a^)? (`trans_b` $trans_b^)? attr-dict `:` "
         "custom<ProductTypes>(type($a), type($b), type($bias), type($w_zero), type($multiplier), type($residual), "
@@ -190,5 +192,5 @@ def _check_bias(x: SSAValue, bias: SSAValue | None, length: int) -> None:
     if shape_of(bias) != (length,):
         raise VerifyException(f"the bias has shape {shape_of(bias)}, expected {(length,)}")
     element, own = tensor_of(bias).element_type, tensor_of(x).element_type
-    if element not in (f32, own):
+    if element not in (builtin.f32, own):
         raise VerifyException(f"the bias has elements of {element}, expected f32 or {own}")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from xdsl.dialects.builtin import IntegerType, Signedness, f32, i8, i16, i32
+from xdsl.dialects import builtin
+from xdsl.dialects.builtin import IntegerType, Signedness, i8, i16, i32
 from xdsl.ir import Attribute, Data, SSAValue
 from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
@@ -161,9 +162,9 @@ def _check_vector(name: str, value: SSAValue | None, length: int, element: Attri
         return
     if shape_of(value) != (length,):
         raise VerifyException(f"the {name} has shape {shape_of(value)}, expected {(length,)}")
-    if tensor_of(value).element_type != (element or f32):
+    if tensor_of(value).element_type != (element or builtin.f32):
         raise VerifyException(
-            f"the {name} has elements of {tensor_of(value).element_type}, expected {element or f32}"
+            f"the {name} has elements of {tensor_of(value).element_type}, expected {element or builtin.f32}"
         )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.ir import SSAValue
+from xdsl.irdl.declarative_assembly_format import CustomDirective
 
 from frustum.dialects.graph import declaration as d
 from frustum.dialects.graph import shapes
@@ -25,7 +27,7 @@ class ConcatOp(d.LayerOp):
     name = "fgraph.concat"
     xs: Sequence[SSAValue] = d.operands()
     axis: int = d.prop(d.INT)
-    assembly_format = "$xs `axis` $axis attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = "$xs `axis` $axis attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
         return shapes.concat_shape([shape_of(x) for x in self.xs], self.axis)
@@ -38,7 +40,9 @@ class SlicedOp(d.LayerOp):
     starts: Ints = d.prop(d.INTS)
     sizes: Ints = d.result_shape()
     steps: Ints = d.prop(d.INTS)
-    assembly_format = "$x `starts` $starts `steps` $steps attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = (
+        "$x `starts` $starts `steps` $steps attr-dict `:` functional-type(operands, results)"
+    )
 
     def inferred(self) -> Ints:
         shapes.check_slice(shape_of(self.x), self.starts, self.steps, self.sizes)
@@ -79,8 +83,8 @@ class PadOp(d.LayerOp):
     low: Ints = d.prop(d.INTS)
     high: Ints = d.prop(d.INTS)
     value: float = d.prop(d.FLOAT, default=0.0)
-    custom_directives = (Number,)
-    assembly_format = (
+    custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (Number,)
+    assembly_format: ClassVar[str] = (
         "$x `low` $low `high` $high `value` custom<Number>($value) "
         "attr-dict `:` functional-type(operands, results)"
     )
@@ -104,7 +108,9 @@ class BorderOp(d.LayerOp):
     x: SSAValue = d.operand()
     low: Ints = d.prop(d.INTS)
     high: Ints = d.prop(d.INTS)
-    assembly_format = "$mode $x `low` $low `high` $high attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = (
+        "$mode $x `low` $low `high` $high attr-dict `:` functional-type(operands, results)"
+    )
 
     def inferred(self) -> Ints:
         return shapes.border_shape(shape_of(self.x), self.low, self.high, self.mode)
@@ -117,7 +123,7 @@ class ReshapeOp(d.LayerOp):
     name = "fgraph.reshape"
     x: SSAValue = d.operand()
     shape: Ints = d.result_shape()
-    assembly_format = "$x attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = "$x attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
         shapes.check_reshape(shape_of(self.x), self.shape)
@@ -129,7 +135,7 @@ class PermutedOp(d.LayerOp):
 
     x: SSAValue = d.operand()
     perm: Ints = d.prop(d.INTS)
-    assembly_format = "$x `perm` $perm attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = "$x `perm` $perm attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
         return shapes.transpose_shape(shape_of(self.x), self.perm)
@@ -170,7 +176,7 @@ class StackOp(d.LayerOp):
     pads: Ints = d.prop(d.INTS, default=(0, 0))
     dilation: int = d.prop(d.INT, default=1)
     volume: bool = d.prop(d.FLAG, default=False)
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "$x `kernel` $kernel `stride` $stride `pads` $pads `dilation` $dilation (`volume` $volume^)? "
         "attr-dict `:` functional-type(operands, results)"
     )
@@ -203,7 +209,7 @@ class VolumeOp(d.LayerOp):
 
     name = "fgraph.volume"
     x: SSAValue = d.operand()
-    assembly_format = "$x attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = "$x attr-dict `:` functional-type(operands, results)"
 
     def inferred(self) -> Ints:
         shapes.check(len(shape_of(self.x)) == shapes.SPATIAL_RANK, f"expected slices, found {shape_of(self.x)}")
@@ -217,7 +223,7 @@ class ShuffleOp(d.LayerOp):
     name = "fgraph.shuffle"
     x: SSAValue = d.operand()
     groups: int = d.prop(d.INT)
-    assembly_format = "$x `groups` $groups attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = "$x `groups` $groups attr-dict `:` functional-type(operands, results)"
 
     def verify_(self) -> None:
         shape = shape_of(self.x)
@@ -235,7 +241,9 @@ class PhasesOp(d.LayerOp):
     factor: Ints = d.prop(d.INTS)
     apart: int = d.prop(d.INT)
     shape: Ints = d.result_shape()
-    assembly_format = "$x `factor` $factor `apart` $apart attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = (
+        "$x `factor` $factor `apart` $apart attr-dict `:` functional-type(operands, results)"
+    )
 
     @property
     def phases(self) -> int:
@@ -277,7 +285,9 @@ class InterleaveOp(d.LayerOp):
     name = "fgraph.interleave"
     parts: Sequence[SSAValue] = d.operands()
     factor: Ints = d.prop(d.INTS)
-    assembly_format = "$parts `factor` $factor attr-dict `:` functional-type(operands, results)"
+    assembly_format: ClassVar[str] = (
+        "$parts `factor` $factor attr-dict `:` functional-type(operands, results)"
+    )
 
     def inferred(self) -> Ints:
         return shapes.interleave_shape([shape_of(part) for part in self.parts], self.factor)

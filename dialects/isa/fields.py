@@ -40,7 +40,9 @@ class FieldError(ValueError):
 
     def __init__(self, value: object, allowed: str, field: str = "") -> None:
         super().__init__(value, allowed, field)
-        self.value, self.allowed, self.field = value, allowed, field
+        self.value = value
+        self.allowed = allowed
+        self.field = field
 
     def inside(self, field: str) -> FieldError:
         """The same error, seen from the instruction or field that contains it."""
@@ -67,7 +69,8 @@ class FieldKind(ABC):
 
 class Unsigned(FieldKind):
     def __init__(self, bits: int) -> None:
-        self.bits, self.widths = bits, (bits,)
+        self.bits = bits
+        self.widths: tuple[int, ...] = (bits,)
 
     def write(self, value: int, registers: Numbers) -> tuple[int, ...]:
         if not 0 <= value < 1 << self.bits:
@@ -80,7 +83,8 @@ class Unsigned(FieldKind):
 
 class Signed(FieldKind):
     def __init__(self, bits: int) -> None:
-        self.bits, self.widths = bits, (bits,)
+        self.bits = bits
+        self.widths: tuple[int, ...] = (bits,)
 
     def write(self, value: int, registers: Numbers) -> tuple[int, ...]:
         half = 1 << self.bits - 1
@@ -94,7 +98,7 @@ class Signed(FieldKind):
 
 
 class Flag(FieldKind):
-    widths = (1,)
+    widths: tuple[int, ...] = (1,)
 
     def write(self, value: bool, registers: Numbers) -> tuple[int, ...]:
         return (int(value),)
@@ -106,7 +110,7 @@ class Flag(FieldKind):
 class Real(FieldKind):
     """f64."""
 
-    widths = (64,)
+    widths: tuple[int, ...] = (64,)
     _FLOAT = struct.Struct("<d")
 
     def write(self, value: float, registers: Numbers) -> tuple[int, ...]:
@@ -121,9 +125,9 @@ class OneOf(FieldKind):
     """One of a list of words, by its place in the list."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.words = tuple(words)
-        self.place = {word: (place,) for place, word in enumerate(words)}
-        self.widths = (max(1, (len(words) - 1).bit_length()),)
+        self.words: tuple[str, ...] = tuple(words)
+        self.place: dict[str, tuple[int]] = {word: (place,) for place, word in enumerate(words)}
+        self.widths: tuple[int, ...] = (max(1, (len(words) - 1).bit_length()),)
 
     def write(self, value: str, registers: Numbers) -> tuple[int, ...]:
         if value not in self.place:
@@ -140,7 +144,7 @@ class OneOf(FieldKind):
 class Register(FieldKind):
     """A value of the register file."""
 
-    widths = (REGISTER_BITS,)
+    widths: tuple[int, ...] = (REGISTER_BITS,)
 
     def __init__(self, kind: RegisterKind) -> None:
         self.kind = kind
@@ -155,7 +159,7 @@ class Register(FieldKind):
 class BoxOf(FieldKind):
     """A box: four span registers."""
 
-    widths = (REGISTER_BITS,) * DIMENSIONS
+    widths: tuple[int, ...] = (REGISTER_BITS,) * DIMENSIONS
 
     def write(self, value: Box, registers: Numbers) -> tuple[int, ...]:
         return tuple(registers.number_of("span", span) for span in value.spans)
@@ -168,7 +172,7 @@ class Mask(FieldKind):
     """A sorted set of small numbers, one bit each."""
 
     def __init__(self, bits: int) -> None:
-        self.widths = (bits,)
+        self.widths: tuple[int, ...] = (bits,)
         self.bits = bits
 
     def write(self, value: Sequence[int], registers: Numbers) -> tuple[int, ...]:
@@ -188,8 +192,9 @@ class Several(FieldKind):
     """A tuple of equal fields."""
 
     def __init__(self, count: int, kind: FieldKind) -> None:
-        self.count, self.kind = count, kind
-        self.widths = kind.widths * count
+        self.count = count
+        self.kind = kind
+        self.widths: tuple[int, ...] = kind.widths * count
 
     def write(self, value: Sequence[Any], registers: Numbers) -> tuple[int, ...]:
         if len(value) != self.count:
@@ -205,7 +210,7 @@ class Maybe(FieldKind):
 
     def __init__(self, kind: FieldKind) -> None:
         self.kind = kind
-        self.widths = (1, *kind.widths)
+        self.widths: tuple[int, ...] = (1, *kind.widths)
         self._absent = (0,) * len(self.widths)
 
     def write(self, value: Any, registers: Numbers) -> tuple[int, ...]:
@@ -223,8 +228,9 @@ class Record(FieldKind):
     """A small dataclass, field by field."""
 
     def __init__(self, type_: type, **fields: FieldKind) -> None:
-        self.type, self.fields = type_, tuple(fields.items())
-        self.widths = tuple(width for kind in fields.values() for width in kind.widths)
+        self.type = type_
+        self.fields: tuple[tuple[str, FieldKind], ...] = tuple(fields.items())
+        self.widths: tuple[int, ...] = tuple(width for kind in fields.values() for width in kind.widths)
 
     def write(self, value: Any, registers: Numbers) -> tuple[int, ...]:
         return tuple(n for name, kind in self.fields for n in kind.write(getattr(value, name), registers))

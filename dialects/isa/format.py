@@ -102,13 +102,15 @@ class Format:
     def __init__(
         self, opcode: int, name: str, type_: type | None, head: dict[str, fd.FieldKind], **body: fd.FieldKind
     ) -> None:
-        self.opcode, self.name, self.type = opcode, name, type_
+        self.opcode = opcode
+        self.name = name
+        self.type = type_
         self.file = FILES.get(type_)
         start = {"opcode": fd.Unsigned(OPCODE_BITS), "length": fd.Unsigned(LENGTH_BITS), **head}
         placed, head_bits = _place(start, 0)
         assert head_bits <= WORD_BITS, f"{name}: the first word has {head_bits} bits"
         more, bits = _place(body, WORD_BITS)
-        self.head = placed[2:]
+        self.head: tuple[PlacedField, ...] = placed[2:]
         self.body = more
         self.words: int = ceil_div(bits, WORD_BITS)
         assert self.words + WAITS_INSIDE <= MAX_WORDS, f"{name}: {self.words} words"
@@ -210,7 +212,7 @@ _COMMON: dict[str, fd.FieldKind] = {
     "signal": fd.Maybe(SLOT),
 }
 WAIT = fd.Record(v.Wait, slot=SLOT, scope=fd.OneOf(v.SCOPES), value=AFFINE)
-(WAIT_FIELD,), _ = _place({"wait": WAIT}, 0)
+WAIT_FIELD: PlacedField = _place({"wait": WAIT}, 0)[0][0]
 
 INSTRUCTION_FORMATS = tuple(
     Format(

@@ -162,13 +162,13 @@ class Instruction(IRDLOperation, ABC):
     WRAPS: ClassVar[bool] = False
     """Whether its views may wrap."""
 
-    stage = prop_def(INTEGER, default_value=integer(0))
-    waits = opt_prop_def(WaitsAttr)
-    signal = opt_prop_def(INTEGER)
-    layer = prop_def(INTEGER, default_value=integer(0))
-    unit = prop_def(INTEGER, default_value=integer(0))
+    stage: IntegerAttr = prop_def(INTEGER, default_value=integer(0))
+    waits: WaitsAttr | None = opt_prop_def(WaitsAttr)
+    signal: IntegerAttr | None = opt_prop_def(INTEGER)
+    layer: IntegerAttr = prop_def(INTEGER, default_value=integer(0))
+    unit: IntegerAttr = prop_def(INTEGER, default_value=integer(0))
 
-    custom_directives = (Word, Real)
+    custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (Word, Real)
 
     def __init__(self, *buffers: Buffer, **fields: Value) -> None:
         """`buffers` in the order of the operands, None for one that is absent; `fields` as they are declared."""

@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, get_args
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import IntegerAttr, StringAttr
 from xdsl.ir import Dialect, SSAValue
-from xdsl.irdl import AttrSizedOperandSegments, eq, operand_def, opt_operand_def, opt_prop_def
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOption,
+    Operand,
+    OptOperand,
+    eq,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+)
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.isa import attributes, sync
@@ -55,12 +64,12 @@ class CopyOp(Instruction):
     With `expand` the source is a slot of that many bytes, and the block in it is expanded into the clipped box.
     """
 
-    WRAPS: ClassVar = True
+    WRAPS: ClassVar[bool] = True
 
-    src = operand_def(BufferType)
-    dst = operand_def(BufferType)
+    src: Operand = operand_def(BufferType)
+    dst: Operand = operand_def(BufferType)
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "custom<Word>($engine) $src $src_view `->` $dst $dst_view `box` $box (`fill` $fill^)?"
         " (`multicast` $multicast^)? (`peer` $peer^)? (`expand` $expand^)?"
         + COMMON
@@ -120,7 +129,7 @@ class LineBufferOp(Instruction):
     (`dialects/isa/line_buffer_plan.py`).  They count along one run of rows, for one input channel and kernel row.
     """
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "custom<Word>($mode) custom<Word>($source) `blocks` $blocks `lines` $lines `shift` $shift `then`"
         " $second_shift `at` $boundary (`padding` $padding^)? (`discard` $discard^)?" + COMMON
     )
@@ -162,20 +171,20 @@ class ConvOp(Instruction):
     element of the box's nominal start.
     """
 
-    in_ = operand_def(eq(NRAM))
-    weight = operand_def(eq(WRAM))
-    bias = opt_operand_def(BufferType)
-    acc = opt_operand_def(eq(NRAM))
-    out = operand_def(eq(NRAM))
-    weight_zero = opt_operand_def(eq(WRAM))
-    multiplier = opt_operand_def(eq(WRAM))
-    residual = opt_operand_def(eq(NRAM))
-    line_mode = opt_prop_def(StringAttr)
-    in_zero = opt_prop_def(INTEGER)
-    out_zero = opt_prop_def(INTEGER)
+    in_: Operand = operand_def(eq(NRAM))
+    weight: Operand = operand_def(eq(WRAM))
+    bias: OptOperand = opt_operand_def(BufferType)
+    acc: OptOperand = opt_operand_def(eq(NRAM))
+    out: Operand = operand_def(eq(NRAM))
+    weight_zero: OptOperand = opt_operand_def(eq(WRAM))
+    multiplier: OptOperand = opt_operand_def(eq(WRAM))
+    residual: OptOperand = opt_operand_def(eq(NRAM))
+    line_mode: StringAttr | None = opt_prop_def(StringAttr)
+    in_zero: IntegerAttr | None = opt_prop_def(INTEGER)
+    out_zero: IntegerAttr | None = opt_prop_def(INTEGER)
 
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    assembly_format = (
+    irdl_options: tuple[IRDLOption, ...] = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format: ClassVar[str] = (
         "`in` $in_ $in_view `weight` $weight $weight_view (`bias` $bias^ `:` type($bias) $bias_view)?"
         " (`acc` $acc^ $acc_view)? `out` $out $out_view"
         " (`weight_zero` $weight_zero^ $weight_zero_view)? (`multiplier` $multiplier^ $multiplier_view)?"
@@ -240,9 +249,9 @@ class TableOp(Instruction):
     The tables tell the matrix unit where its operands are (`tables/address_table.py`).
     """
 
-    src = operand_def(eq(DRAM))
+    src: Operand = operand_def(eq(DRAM))
 
-    assembly_format = "$src $src_view `bytes` $bytes `entry` $entry (`evicts` $evicts^)?" + COMMON
+    assembly_format: ClassVar[str] = "$src $src_view `bytes` $bytes `entry` $entry (`evicts` $evicts^)?" + COMMON
 
     def check(self) -> None:
         if self.bytes.value.data < 1:
@@ -259,8 +268,8 @@ class TableOp(Instruction):
 class Mapping(Instruction):
     """One operand in, one out."""
 
-    in_ = operand_def(eq(NRAM))
-    out = operand_def(eq(NRAM))
+    in_: Operand = operand_def(eq(NRAM))
+    out: Operand = operand_def(eq(NRAM))
 
     def check(self) -> None:
         self.check_scales()
@@ -273,7 +282,7 @@ class Mapping(Instruction):
 class PoolOp(Mapping):
     """Maximum or average of windows; the box is over the output."""
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "custom<Word>($kind) "
         + IN_TO_OUT
         + " `rows` $rows `cols` $cols `kernel` $kernel `strides` $strides `dilations` $dilations"
@@ -298,18 +307,18 @@ class DepthwiseOp(Instruction):
     start at the input position of the first window element of its nominal start.
     """
 
-    in_ = operand_def(eq(NRAM))
-    weight = operand_def(eq(WRAM))
-    bias = opt_operand_def(BufferType)
-    out = operand_def(eq(NRAM))
-    weight_zero = opt_operand_def(eq(WRAM))
-    multiplier = opt_operand_def(eq(WRAM))
-    residual = opt_operand_def(eq(NRAM))
-    in_zero = opt_prop_def(INTEGER)
-    out_zero = opt_prop_def(INTEGER)
+    in_: Operand = operand_def(eq(NRAM))
+    weight: Operand = operand_def(eq(WRAM))
+    bias: OptOperand = opt_operand_def(BufferType)
+    out: Operand = operand_def(eq(NRAM))
+    weight_zero: OptOperand = opt_operand_def(eq(WRAM))
+    multiplier: OptOperand = opt_operand_def(eq(WRAM))
+    residual: OptOperand = opt_operand_def(eq(NRAM))
+    in_zero: IntegerAttr | None = opt_prop_def(INTEGER)
+    out_zero: IntegerAttr | None = opt_prop_def(INTEGER)
 
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    assembly_format = (
+    irdl_options: tuple[IRDLOption, ...] = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format: ClassVar[str] = (
         "`in` $in_ $in_view `weight` $weight $weight_view (`bias` $bias^ `:` type($bias) $bias_view)?"
         " `out` $out $out_view (`weight_zero` $weight_zero^ $weight_zero_view)?"
         " (`multiplier` $multiplier^ $multiplier_view)? (`residual` $residual^ $residual_view)? `box` $box"
@@ -327,7 +336,7 @@ class DepthwiseOp(Instruction):
 class UnaryOp(Mapping):
     """A function of each element."""
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "custom<Word>($kind) " + IN_TO_OUT + " (`alpha` $alpha^)? (`beta` $beta^)?" + SCALES + COMMON
     )
 
@@ -336,11 +345,11 @@ class UnaryOp(Mapping):
 class BinaryOp(Instruction):
     """A function of two elements; views with stride 0 broadcast."""
 
-    a = operand_def(eq(NRAM))
-    b = operand_def(eq(NRAM))
-    out = operand_def(eq(NRAM))
+    a: Operand = operand_def(eq(NRAM))
+    b: Operand = operand_def(eq(NRAM))
+    out: Operand = operand_def(eq(NRAM))
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "custom<Word>($kind) $a $a_view `,` $b $b_view `->` $out $out_view `box` $box (`act` $act^)?"
         + SCALES
         + COMMON
@@ -354,7 +363,7 @@ class BinaryOp(Instruction):
 class SoftmaxOp(Mapping):
     """Softmax along one dimension of the box."""
 
-    assembly_format = IN_TO_OUT + " `axis` $axis" + SCALES + COMMON
+    assembly_format: ClassVar[str] = IN_TO_OUT + " `axis` $axis" + SCALES + COMMON
 
     def check(self) -> None:
         check_axes(self.name, (self.axis.value.data,))
@@ -366,7 +375,7 @@ class HideOp(Mapping):
     """-inf at positions of the map whose d1 is more than `ahead` beyond their d3, elsewhere the operand: scores of keys
     that come after a row of queries."""
 
-    assembly_format = IN_TO_OUT + " `ahead` $ahead" + COMMON
+    assembly_format: ClassVar[str] = IN_TO_OUT + " `ahead` $ahead" + COMMON
 
     def check(self) -> None:
         elements = self.in_view.data.element, self.out_view.data.element
@@ -378,13 +387,13 @@ class HideOp(Mapping):
 class NormaliseOp(Instruction):
     """Elements less their mean, divided by their deviation, over axes of the box and groups of channels."""
 
-    in_ = operand_def(eq(NRAM))
-    scale = opt_operand_def(eq(NRAM))
-    shift = opt_operand_def(eq(NRAM))
-    out = operand_def(eq(NRAM))
+    in_: Operand = operand_def(eq(NRAM))
+    scale: OptOperand = opt_operand_def(eq(NRAM))
+    shift: OptOperand = opt_operand_def(eq(NRAM))
+    out: Operand = operand_def(eq(NRAM))
 
-    irdl_options = (AttrSizedOperandSegments(as_property=True),)
-    assembly_format = (
+    irdl_options: tuple[IRDLOption, ...] = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format: ClassVar[str] = (
         "`in` $in_ $in_view (`scale` $scale^ $scale_view)? (`shift` $shift^ $shift_view)? `out` $out $out_view "
         "`box` $box `axes` $axes (`group` $group^)? (`rms` $rms^)? `epsilon` custom<Real>($epsilon)" + COMMON
     )
@@ -405,7 +414,7 @@ class NormaliseOp(Instruction):
 class ReduceOp(Mapping):
     """Mean, sum, maximum or minimum over axes of the box, which is over the input."""
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "custom<Word>($kind) "
         + IN_TO_OUT
         + " `axes` $axes (`scale` $scale^)? (`accumulate` $accumulate^)?"
@@ -425,7 +434,7 @@ class ReduceOp(Mapping):
 class LrnOp(Mapping):
     """Local response normalisation across channels; the box is over the output."""
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         IN_TO_OUT
         + " `channels` $channels `size` $size `alpha` custom<Real>($alpha) `beta` custom<Real>($beta)"
         " `bias` custom<Real>($bias)" + SCALES + COMMON
@@ -440,7 +449,7 @@ class LrnOp(Mapping):
 class ResizeOp(Mapping):
     """Resampling of rows and columns; input position of output index o is `o * scale + offset`."""
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "custom<Word>($mode) custom<Word>($rounding) "
         + IN_TO_OUT
         + " `rows` $rows `cols` $cols `scale` $scale `offset` $offset"
@@ -462,4 +471,4 @@ def check_axes(name: str, axes: Sequence[int]) -> None:
 
 
 INSTRUCTIONS = [OPERATIONS[plain] for plain in get_args(p.Instruction)]
-FIsa = Dialect("fisa", [*sync.STRUCTURE, *INSTRUCTIONS], attributes.ALL)
+FIsa: Dialect = Dialect("fisa", [*sync.STRUCTURE, *INSTRUCTIONS], attributes.ALL)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import typing
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import IntegerAttr, StringAttr, SymbolNameConstraint
-from xdsl.ir import Block, Operation, Region
+from xdsl.dialects.builtin import I64, DenseArrayBase, IntegerAttr, StringAttr, SymbolNameConstraint
+from xdsl.ir import Block, Operation, OpResult, OpTraits, Region
 from xdsl.irdl import (
     IRDLOperation,
     eq,
@@ -17,6 +18,7 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
+from xdsl.irdl.declarative_assembly_format import CustomDirective
 from xdsl.traits import HasParent, IsolatedFromAbove, NoTerminator, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
@@ -44,11 +46,11 @@ class ProgramOp(IRDLOperation):
 
     name = "fisa.program"
 
-    sym_name = prop_def(SymbolNameConstraint())
-    body = region_def("single_block")
+    sym_name: StringAttr = prop_def(SymbolNameConstraint())
+    body: Region = region_def("single_block")
 
-    traits = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())
-    assembly_format = "$sym_name $body attr-dict"
+    traits: typing.ClassVar[OpTraits] = traits_def(NoTerminator(), IsolatedFromAbove(), SymbolOpInterface())
+    assembly_format: ClassVar[str] = "$sym_name $body attr-dict"
 
     def __init__(self, sym_name: str, body: Region | None = None) -> None:
         region = Region(Block()) if body is None else body
@@ -61,12 +63,12 @@ class RepeatOp(IRDLOperation):
 
     name = "fisa.repeat"
 
-    count = prop_def(INTEGER)
-    stage = prop_def(INTEGER, default_value=integer(0))
-    body = region_def("single_block")
+    count: IntegerAttr = prop_def(INTEGER)
+    stage: IntegerAttr = prop_def(INTEGER, default_value=integer(0))
+    body: Region = region_def("single_block")
 
-    traits = traits_def(NoTerminator())
-    assembly_format = "$count (`stage` $stage^)? $body attr-dict"
+    traits: typing.ClassVar[OpTraits] = traits_def(NoTerminator())
+    assembly_format: ClassVar[str] = "$count (`stage` $stage^)? $body attr-dict"
 
     def __init__(self, count: int, body: Region | None = None, *, stage: int = 0) -> None:
         properties = {"count": integer(count), "stage": integer(stage)}
@@ -89,17 +91,17 @@ class ExternalOp(IRDLOperation):
 
     name = "fisa.external"
 
-    external_name = prop_def(StringAttr, prop_name="name")
-    class_ = prop_def(StringAttr, prop_name="class")
-    bytes = prop_def(INTEGER)
-    shape = prop_def(INTEGERS)
-    element = prop_def(StringAttr)
-    model_dtype = opt_prop_def(StringAttr)
-    address = opt_prop_def(INTEGER)
-    buffer = result_def(eq(DRAM))
+    external_name: StringAttr = prop_def(StringAttr, prop_name="name")
+    class_: StringAttr = prop_def(StringAttr, prop_name="class")
+    bytes: IntegerAttr = prop_def(INTEGER)
+    shape: DenseArrayBase[I64] = prop_def(INTEGERS)
+    element: StringAttr = prop_def(StringAttr)
+    model_dtype: StringAttr | None = opt_prop_def(StringAttr)
+    address: IntegerAttr | None = opt_prop_def(INTEGER)
+    buffer: OpResult[BufferType] = result_def(eq(DRAM))
 
-    custom_directives = (Word,)
-    assembly_format = (
+    custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (Word,)
+    assembly_format: ClassVar[str] = (
         "custom<Word>($class) $name `bytes` $bytes `shape` $shape custom<Word>($element)"
         " (`model_dtype` $model_dtype^)? (`address` $address^)? attr-dict"
     )
@@ -162,13 +164,13 @@ class AllocOp(IRDLOperation):
 
     name = "fisa.alloc"
 
-    bytes = prop_def(INTEGER)
-    depth = prop_def(INTEGER, default_value=integer(1))
-    rolling = opt_prop_def(INTEGER)
-    address = opt_prop_def(INTEGER)
-    buffer = result_def(BufferType)
+    bytes: IntegerAttr = prop_def(INTEGER)
+    depth: IntegerAttr = prop_def(INTEGER, default_value=integer(1))
+    rolling: IntegerAttr | None = opt_prop_def(INTEGER)
+    address: IntegerAttr | None = opt_prop_def(INTEGER)
+    buffer: OpResult[BufferType] = result_def(BufferType)
 
-    assembly_format = (
+    assembly_format: ClassVar[str] = (
         "`bytes` $bytes (`depth` $depth^)? (`rolling` $rolling^)? (`address` $address^)? attr-dict"
         " `:` type($buffer)"
     )
@@ -212,7 +214,7 @@ class AllocOp(IRDLOperation):
 class FetchOp(Instruction):
     """Bring a page of the program into the cluster's instruction memory."""
 
-    assembly_format = "$page" + COMMON
+    assembly_format: ClassVar[str] = "$page" + COMMON
 
     def check(self) -> None:
         if self.page.value.data < 0:
@@ -223,8 +225,8 @@ class FetchOp(Instruction):
 class BarrierOp(Instruction):
     """Every engine of every cluster drains, all counters are reset to 0, and a page ends."""
 
-    traits = traits_def(HasParent(ProgramOp))
-    assembly_format = COMMON.strip()
+    traits: typing.ClassVar[OpTraits] = traits_def(HasParent(ProgramOp))
+    assembly_format: ClassVar[str] = COMMON.strip()
 
     def check(self) -> None:
         if self.waits is not None or self.signal is not None:
@@ -237,7 +239,7 @@ class BarrierOp(Instruction):
 class WaitOp(Instruction):
     """Only waits: for an instruction with more waits than fit into it, or for an engine that has to stop."""
 
-    assembly_format = "custom<Word>($engine)" + COMMON
+    assembly_format: ClassVar[str] = "custom<Word>($engine)" + COMMON
 
 
 STRUCTURE: list[type[Operation]] = [ProgramOp, ExternalOp, AllocOp, RepeatOp]

@@ -16,7 +16,7 @@ from frustum.dialects.tile.operations import *  # noqa: F403
 from frustum.dialects.tile.tile_type import *  # noqa: F403
 from frustum.dialects.tile.unit import *  # noqa: F403
 
-FTile = Dialect(
+FTile: Dialect = Dialect(
     "ftile",
     [UnitOp, LoadOp, ComputeOp, ConcatOp, StoreOp, SendOp, MoveOp, YieldOp],  # noqa: F405
     [AccessAttr, ViewAttr, MapAttr, SweepsAttr, TileType],  # noqa: F405

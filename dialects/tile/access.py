@@ -147,7 +147,7 @@ OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
-FLAGS = ("compact", "on_vector", "held", "in_rounds", "chunk")
+FLAGS = ("compact", "on_vector", "held", "in_rounds", "in_place", "chunk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ class SubMap:
     turn; `channels` input channels at a time; which loops are outside; where weights wait; `compact`: the copy into the
     core leaves out what a strided kernel of one tap does not read; `on_vector`: the vector unit computes it (depthwise
     convolutions); `in_rounds`: the loop over input channels is around all others, operand 0 comes from DRAM so many
-    channels at a time, and sums wait in the result's tile, in its element type."""
+    channels at a time, and sums wait in the result's tile, in its element type; `in_place`: the result lies where the
+    last operand lay, which the layer adds piece by piece and nothing reads behind it."""
 
     extent: Extents
     cores: int
@@ -168,6 +169,7 @@ class SubMap:
     held: int = 0
     """Of attention whose keys and values are streamed: how many chunks of them stay in SRAM from tile to tile."""
     in_rounds: bool = False
+    in_place: bool = False
     chunk: int = 0
     """Keys of a chunk, of which a block has several."""
 
@@ -201,7 +203,8 @@ class MapAttr(Data[SubMap]):
             plain = "compact" in flags, "on_vector" in flags
             return SubMap(
                 extent, cores, channels, outer, weights, *plain,
-                held=counts["held"], in_rounds="in_rounds" in flags, chunk=counts["chunk"],
+                held=counts["held"], in_rounds="in_rounds" in flags, in_place="in_place" in flags,
+                chunk=counts["chunk"],
             )  # fmt: skip
 
     def print_parameter(self, printer: Printer) -> None:
@@ -209,7 +212,7 @@ class MapAttr(Data[SubMap]):
         printer.print_string(
             f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
             f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}"
-            f"{f', held {m.held}' if m.held else ''}{', in_rounds' * m.in_rounds}"
+            f"{f', held {m.held}' if m.held else ''}{', in_rounds' * m.in_rounds}{', in_place' * m.in_place}"
             f"{f', chunk {m.chunk}' if m.chunk else ''}>"
         )
 

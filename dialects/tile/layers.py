@@ -12,7 +12,8 @@ from functools import cache
 from types import SimpleNamespace, UnionType
 from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
-from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, f64, i64
+from xdsl.dialects import builtin
+from xdsl.dialects.builtin import DenseArrayBase, DictionaryAttr, FloatAttr, IntegerAttr, StringAttr, i64
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
@@ -448,12 +449,12 @@ def _attribute(value: Any) -> Attribute:
     if isinstance(value, str):
         return StringAttr(str(value))
     if isinstance(value, float):
-        return FloatAttr(value, f64)
+        return FloatAttr(value, builtin.f64)
     if isinstance(value, int):
         return IntegerAttr(int(value), i64)
     if value and isinstance(value[0], Scale):
         value = tuple(float(number) for each in value for number in (each.scale, each.zero))
-    return DenseArrayBase.from_list(f64 if value and isinstance(value[0], float) else i64, value)
+    return DenseArrayBase.from_list(builtin.f64 if value and isinstance(value[0], float) else i64, value)
 
 
 def _plain(value: Attribute) -> Any:

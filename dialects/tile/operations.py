@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from xdsl.dialects import builtin
 from xdsl.dialects.builtin import (
+    I64,
     ArrayAttr,
     DenseArrayBase,
     DictionaryAttr,
@@ -13,12 +16,13 @@ from xdsl.dialects.builtin import (
     IntegerAttr,
     StringAttr,
     TensorType,
-    f64,
     i64,
 )
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, OpResult, OpTraits, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    Operand,
+    VarOperand,
     irdl_op_definition,
     operand_def,
     opt_prop_def,
@@ -40,7 +44,7 @@ from frustum.dialects.unit import Partition, PartitionAttr
 
 CARRIERS: dict[type, Callable[[Any], Attribute]] = {
     int: lambda value: IntegerAttr(value, i64),
-    float: lambda value: FloatAttr(value, f64),
+    float: lambda value: FloatAttr(value, builtin.f64),
     str: StringAttr,
     StringAttr: lambda word: word,
     tuple: lambda values: DenseArrayBase.from_list(i64, values),
@@ -61,16 +65,16 @@ class LoadOp(IRDLOperation):
     """DRAM to SRAM: the region of a tensor, seen through a view; with `fill`, positions outside are that value."""
 
     name = "ftile.load"
-    source = operand_def(TensorType)
-    view = prop_def(ViewAttr)
-    region = prop_def(BoxAttr)
-    fill = opt_prop_def(FloatAttr)
-    result = result_def(TileType)
-    assembly_format = (
+    source: Operand = operand_def(TensorType)
+    view: ViewAttr = prop_def(ViewAttr)
+    region: BoxAttr = prop_def(BoxAttr)
+    fill: FloatAttr | None = opt_prop_def(FloatAttr)
+    result: OpResult[TileType] = result_def(TileType)
+    assembly_format: ClassVar[str] = (
         "$source `view` $view `region` $region (`fill` $fill^)? attr-dict "
         "`:` type($source) `->` type($result)"
     )
-    traits = traits_def(Pure())
+    traits: typing.ClassVar[OpTraits] = traits_def(Pure())
 
     def __init__(
         self, source: SSAValue, view: TensorView, region: Box, tile: Tile, fill: float | None = None
@@ -90,18 +94,18 @@ class ComputeOp(IRDLOperation):
     """
 
     name = "ftile.compute"
-    kind = prop_def(StringAttr)
-    operands_ = var_operand_def()
-    region = prop_def(BoxAttr)
-    access = prop_def(ArrayAttr[AccessAttr])
-    map = prop_def(MapAttr)
-    params = prop_def(DictionaryAttr)
-    result = result_def(TileType)
-    assembly_format = (
+    kind: StringAttr = prop_def(StringAttr)
+    operands_: VarOperand = var_operand_def()
+    region: BoxAttr = prop_def(BoxAttr)
+    access: ArrayAttr[AccessAttr] = prop_def(ArrayAttr[AccessAttr])
+    map: MapAttr = prop_def(MapAttr)
+    params: DictionaryAttr = prop_def(DictionaryAttr)
+    result: OpResult[TileType] = result_def(TileType)
+    assembly_format: ClassVar[str] = (
         "$kind `(` $operands_ `)` `region` $region `access` $access `map` $map `params` $params "
         "attr-dict `:` functional-type(operands, results)"
     )
-    traits = traits_def(Pure())
+    traits: typing.ClassVar[OpTraits] = traits_def(Pure())
 
     def __init__(
         self,
@@ -146,11 +150,11 @@ class StoreOp(IRDLOperation):
     """SRAM to DRAM: the region of a tile into result number `output` of the unit, seen through a view."""
 
     name = "ftile.store"
-    tile = operand_def(TileType)
-    output = prop_def(IntegerAttr)
-    view = prop_def(ViewAttr)
-    region = prop_def(BoxAttr)
-    assembly_format = "$tile `to` $output `view` $view `region` $region attr-dict `:` type($tile)"
+    tile: Operand = operand_def(TileType)
+    output: IntegerAttr = prop_def(IntegerAttr)
+    view: ViewAttr = prop_def(ViewAttr)
+    region: BoxAttr = prop_def(BoxAttr)
+    assembly_format: ClassVar[str] = "$tile `to` $output `view` $view `region` $region attr-dict `:` type($tile)"
 
     def __init__(self, tile: SSAValue, output: int, view: TensorView, region: Box):
         super().__init__(operands=[tile], properties=carried(output=output, view=view, region=region))
@@ -162,10 +166,10 @@ class SendOp(IRDLOperation):
     empty on clusters that have no such neighbour.  Source: docs/techniques/frustum.md, "Borders"."""
 
     name = "ftile.send"
-    tile = operand_def(TileType)
-    by = prop_def(IntegerAttr)
-    region = prop_def(BoxAttr)
-    assembly_format = "$tile `by` $by `region` $region attr-dict `:` type($tile)"
+    tile: Operand = operand_def(TileType)
+    by: IntegerAttr = prop_def(IntegerAttr)
+    region: BoxAttr = prop_def(BoxAttr)
+    assembly_format: ClassVar[str] = "$tile `by` $by `region` $region attr-dict `:` type($tile)"
 
     def __init__(self, tile: SSAValue, by: int, region: Box):
         super().__init__(operands=[tile], properties=carried(by=by, region=region))
@@ -182,10 +186,10 @@ class ConcatOp(IRDLOperation):
     """Tiles side by side along d1: no copy, the operands lie in the result's buffer one behind the other."""
 
     name = "ftile.concat"
-    tiles = var_operand_def(TileType)
-    result = result_def(TileType)
-    assembly_format = "$tiles attr-dict `:` functional-type($tiles, $result)"
-    traits = traits_def(Pure())
+    tiles: VarOperand = var_operand_def(TileType)
+    result: OpResult[TileType] = result_def(TileType)
+    assembly_format: ClassVar[str] = "$tiles attr-dict `:` functional-type($tiles, $result)"
+    traits: typing.ClassVar[OpTraits] = traits_def(Pure())
 
     def __init__(self, tiles: Sequence[SSAValue], tile: Tile):
         super().__init__(operands=[tiles], result_types=[TileType(tile)])
@@ -248,16 +252,16 @@ class MoveOp(IRDLOperation):
     """
 
     name = "ftile.move"
-    source = operand_def(TensorType)
-    output = prop_def(IntegerAttr)
-    dims = prop_def(DenseArrayBase.constr(i64))
-    source_view = prop_def(ViewAttr)
-    target_view = prop_def(ViewAttr)
-    low = prop_def(DenseArrayBase.constr(i64))
-    bound = prop_def(DenseArrayBase.constr(i64))
-    fill = opt_prop_def(FloatAttr)
-    partition = prop_def(PartitionAttr)
-    assembly_format = (
+    source: Operand = operand_def(TensorType)
+    output: IntegerAttr = prop_def(IntegerAttr)
+    dims: DenseArrayBase[I64] = prop_def(DenseArrayBase.constr(i64))
+    source_view: ViewAttr = prop_def(ViewAttr)
+    target_view: ViewAttr = prop_def(ViewAttr)
+    low: DenseArrayBase[I64] = prop_def(DenseArrayBase.constr(i64))
+    bound: DenseArrayBase[I64] = prop_def(DenseArrayBase.constr(i64))
+    fill: FloatAttr | None = opt_prop_def(FloatAttr)
+    partition: PartitionAttr = prop_def(PartitionAttr)
+    assembly_format: ClassVar[str] = (
         "$source `to` $output `dims` $dims `from` $source_view `into` $target_view `low` $low `bound` $bound "
         "(`fill` $fill^)? `partition` $partition attr-dict `:` type($source)"
     )

@@ -3,14 +3,18 @@ after the other, each of which goes through some of the grid's tiles."""
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute, Block, Data, Operation, Region, SSAValue
+from xdsl.dialects.builtin import I64, DenseArrayBase, IntegerAttr, StringAttr, i64
+from xdsl.ir import Attribute, Block, Data, Operation, OpTraits, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    VarOperand,
+    VarOpResult,
     irdl_attr_definition,
     irdl_op_definition,
     opt_prop_def,
@@ -109,22 +113,22 @@ class UnitOp(NamedUnit):
     """
 
     name = "ftile.unit"
-    unit_name = prop_def(StringAttr)
-    counts = prop_def(DenseArrayBase.constr(i64))
-    clusters = prop_def(IntegerAttr)
-    depth = prop_def(IntegerAttr)
-    mode = opt_prop_def(StringAttr)
-    stopped_by = opt_prop_def(StringAttr)
-    loops = opt_prop_def(DenseArrayBase.constr(i64))
-    sweeps = opt_prop_def(SweepsAttr)
-    owners = opt_prop_def(StringAttr)
+    unit_name: StringAttr = prop_def(StringAttr)
+    counts: DenseArrayBase[I64] = prop_def(DenseArrayBase.constr(i64))
+    clusters: IntegerAttr = prop_def(IntegerAttr)
+    depth: IntegerAttr = prop_def(IntegerAttr)
+    mode: StringAttr | None = opt_prop_def(StringAttr)
+    stopped_by: StringAttr | None = opt_prop_def(StringAttr)
+    loops: DenseArrayBase[I64] | None = opt_prop_def(DenseArrayBase.constr(i64))
+    sweeps: SweepsAttr | None = opt_prop_def(SweepsAttr)
+    owners: StringAttr | None = opt_prop_def(StringAttr)
     """Who makes tiles alone: `clusters` (the same as nothing) or `cores`."""
-    way = opt_prop_def(StringAttr)
+    way: StringAttr | None = opt_prop_def(StringAttr)
     """Of steps that borders roll along: down, up, right or left."""
-    inputs = var_operand_def()
-    outputs = var_result_def()
-    body = region_def("single_block")
-    traits = traits_def(Pure())
+    inputs: VarOperand = var_operand_def()
+    outputs: VarOpResult = var_result_def()
+    body: Region = region_def("single_block")
+    traits: typing.ClassVar[OpTraits] = traits_def(Pure())
 
     def __init__(
         self,
@@ -240,9 +244,9 @@ class YieldOp(IRDLOperation):
     """Ends the body: what the stores have written are the unit's results that are tensors, `tiles` the others."""
 
     name = "ftile.yield"
-    tiles = var_operand_def(TileType)
-    assembly_format = "attr-dict ($tiles^ `:` type($tiles))?"
-    traits = traits_def(IsTerminator(), HasParent(UnitOp))
+    tiles: VarOperand = var_operand_def(TileType)
+    assembly_format: ClassVar[str] = "attr-dict ($tiles^ `:` type($tiles))?"
+    traits: typing.ClassVar[OpTraits] = traits_def(IsTerminator(), HasParent(UnitOp))
 
     def __init__(self, tiles: Sequence[SSAValue] = ()) -> None:
         super().__init__(operands=[tiles])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, TypeAlias, get_args
 
 from xdsl.dialects.builtin import StringAttr
@@ -19,6 +19,9 @@ from frustum.dialects.module import LAYOUT
 from frustum.dialects.tile import AttentionLayer, ConvLayer, TensorView, TileType
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import Layer, layer_of
+
+MOST_UNITS = 512
+"""Of which regions are kept; a network of 500 layers has as many different ones, with some ten kilobytes each."""
 
 
 class Unprojectable(Exception):
@@ -82,8 +85,11 @@ class UnitLayers:
 
     @cached_property
     def projected(self) -> dict[Hashable, object]:
-        """Regions of its maps for one tile, by how the unit is cut, as `project` has found them before."""
-        return {}
+        """Regions of its maps for one tile, by how the unit is cut, as `project` has found them before, of this unit or
+        of another whose layers are equal and read each other alike, of whatever network."""
+        sources = tuple(tuple((s.layer, s.input) for s in own) for own in self.sources)
+        inputs = tuple((x.dims, x.view, x.element_bytes, x.resident, x.first_column) for x in self.inputs)
+        return projected_before(self.layers, sources, inputs, self.stored, self.kept)
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
@@ -152,6 +158,12 @@ class UnitLayers:
             root = self.root(number)
             found.setdefault(root, [root]).append(number)
         return {root: tuple(members) for root, members in found.items()}
+
+
+@lru_cache(maxsize=MOST_UNITS)
+def projected_before(*unit: Hashable) -> dict[Hashable, object]:
+    """What is known of equal units."""
+    return {}
 
 
 def makes_heads(layer: Layer) -> bool:

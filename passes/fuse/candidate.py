@@ -165,8 +165,10 @@ class Candidate:
 
     @property
     def _weights_and_next(self) -> Iterator[tuple[Weights, int]]:
-        """Each layer's weights, and what the next layer's sub-map needs; behind the last one: nothing."""
-        return zip(self.weights, [*(w.sub_map for w in self.weights[1:]), 0], strict=True)
+        """Each layer's weights, and what the next layer's sub-map needs; behind the last one: nothing.  A concatenation
+        alone has no sub-map."""
+        following = [*(w.sub_map for w in self.weights[1:]), *(0 for _ in self.weights[-1:])]
+        return zip(self.weights, following, strict=True)
 
     # --- the unit map --------------------------------------------------------------------------------------
 

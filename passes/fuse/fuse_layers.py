@@ -15,11 +15,12 @@ from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.module import ALTERNATIVES, LEAST_WORK, MAPS, POLICY
+from frustum.dialects.share_done import know
 from frustum.dialects.target import Options
 from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.layer import can_join
-from frustum.passes.analysis.least_work import least_work
-from frustum.passes.analysis.module import kind_name, node_name, target_of
+from frustum.passes.analysis.least_work import Facts, least_work
+from frustum.passes.analysis.module import kind_name, node_name, target_of, value_bytes
 from frustum.passes.fuse.grow import Grown, LayerGraph, grow_units
 from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
 from frustum.passes.plan.network.optimal import OptimalOptions
@@ -85,8 +86,10 @@ class FuseLayers(ModulePass):
         networks = g.networks_of(op)
         if networks:
             op.attributes[POLICY] = StringAttr(words[0])
+        least = [least_work(network, target) for network in networks]
+        know(**sizes_of(networks, least))
         if len(networks) == 1:
-            op.attributes[LEAST_WORK] = StringAttr(json.dumps(least_work(networks[0], target), separators=(",", ":")))
+            op.attributes[LEAST_WORK] = StringAttr(json.dumps(least[0], separators=(",", ":")))
         for network in networks:
             if words[0] == OPTIMAL:
                 found = fuse_optimal(network, target, self.options_for(network))
@@ -117,6 +120,17 @@ class FuseLayers(ModulePass):
         graph = LayerGraph(network)
         layers = named_layers(graph, self.cuts)
         return replace(self.options, ends=tuple(str(node_name(graph.op(i))) for i in layers))
+
+
+def sizes_of(networks: Sequence[g.NetworkOp], least: Sequence[Facts]) -> dict[str, float]:
+    """How much there is to compile and to run: layers, MB of weights, 10^9 multiply-adds."""
+    weights = [op for network in networks for op in network.body.block.ops if isinstance(op, g.WeightOp)]
+    layers = [layer for each in least for layer in each["layers"]]
+    return {
+        "layers": len(layers),
+        "megabytes": sum(value_bytes(op.result) for op in weights) / 10**6,
+        "gigamacs": sum(layer.get("macs", 0) for layer in layers) / 10**9,
+    }
 
 
 def wrap_grown(grown: Grown, number: int) -> int:

@@ -58,12 +58,12 @@ class LayerGraph:
             *(op for op in block.ops if not isinstance(op, g.WeightOp)),
         ]
         self.number: dict[Operation | SSAValue, int] = {node: i for i, node in enumerate(self.nodes)}
-        self.flow = DataFlow([sorted(self._reads(node)) for node in self.nodes])
+        self.flow: DataFlow = DataFlow([sorted(self._reads(node)) for node in self.nodes])
         uses = Counter(
             key for op in block.ops for key in {o.owner.key.data for o in op.operands if is_weight(o)}
         )
         self.weight_users: dict[str, int] = dict(uses)
-        self.section_of = sections_of(block)
+        self.section_of: dict[Operation, Operation | None] = sections_of(block)
 
     def _reads(self, node: Operation | SSAValue) -> set[int]:
         if not isinstance(node, Operation):
@@ -109,7 +109,10 @@ class Growth:
     """Units in the making: what is fused already, and how to go on."""
 
     def __init__(self, graph: LayerGraph, target: Target, policy: Policy, options: OptimalOptions):
-        self.graph, self.target, self.policy, self.options = graph, target, policy, options
+        self.graph = graph
+        self.target = target
+        self.policy = policy
+        self.options = options
         self.fused: set[int] = set()
         self.whole: set[int] = set()
         """Layers that came into the present unit as part of a whole block."""

@@ -18,6 +18,7 @@ from frustum.dialects.graph.views import CHANNELS_LAST
 from frustum.dialects.module import FORM, TARGET
 from frustum.dialects.target import Target
 from frustum.passes.analysis.layer import RANK, is_side_by_side
+from frustum.passes.analysis.layer.nest import chosen_form
 from frustum.passes.analysis.module import target_of, value_bytes
 
 IMAGES, CHANNELS, ROWS, COLUMNS = range(RANK)
@@ -41,6 +42,7 @@ class ChooseForms(ModulePass):
        the last axis as channels.  The larger maps decide; without either, sums along the last axis alone do.
     3. The other axes are all columns, or images and columns, or images, rows and columns: the first that every layer
        can be written in.
+    4. Some images of a tensor are seen as their readers see them, where each axis is a loop of its own.
 
     Source: docs/ir-graph.md, "Forms"; docs/techniques/machine.md, "Matrix unit".
     """
@@ -57,6 +59,22 @@ class ChooseForms(ModulePass):
                 for layer in group:
                     if not is_usual(layer, form):
                         layer.attributes[FORM] = DenseArrayBase.from_list(i64, form)
+            for pick in [each for each in network.walk() if isinstance(each, g.PickOp) and is_of_images(each)]:
+                form = form_of_readers(pick)
+                if form is not None:
+                    pick.attributes[FORM] = DenseArrayBase.from_list(i64, form)
+
+
+def is_of_images(op: g.PickOp) -> bool:
+    """Some of the first axis with all that is in them: in any form a run of elements."""
+    return g.shape_of(op.x)[1:] == g.shape_of(op.result)[1:] and op.steps[0] == 1
+
+
+def form_of_readers(op: g.PickOp) -> Extents | None:
+    """The form in which all readers of a pick see it, where each axis is a loop of its own."""
+    found = {chosen_form(use.operation) for use in op.result.uses}
+    form = found.pop() if len(found) == 1 else None
+    return form if form is not None and sorted(form) == list(range(RANK)) else None
 
 
 def tensors_of(op: Flexible) -> Iterator[SSAValue]:
@@ -133,6 +151,8 @@ def form_for(group: Sequence[Flexible], target: Target | None) -> Extents | None
                     plain + (not is_last) * value_bytes(value),
                 )
                 is_turned |= is_last
+            elif isinstance(op, g.PickOp) and is_of_images(op):
+                pass
             elif isinstance(op, FIXED) or is_grouped(op) or (isinstance(op, g.ConcatOp) and is_side_by_side(op)):
                 plain += value_bytes(value)
     if last == plain == 0 and any(sums_last(op) for op in group):

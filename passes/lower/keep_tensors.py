@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
@@ -15,7 +15,7 @@ from frustum.dialects.isa.instruction import attribute_of, value_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import View
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp
-from frustum.dialects.module import POLICY, TENSOR, text_of
+from frustum.dialects.module import POLICY, TENSOR, WHY_IN_DRAM, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.through_cores import (
@@ -31,6 +31,8 @@ from frustum.passes.lower.through_cores import (
     through_cores,
 )
 from frustum.passes.plan.model import KEPT_SRAM_SHARE, LEAST_READS, LEAST_STAGED_BYTES, MOST_STAGED_BYTES
+
+MAPS = "intermediate", "input", "output"
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,13 @@ class KeepTensors(ModulePass):
     name = "frustum-lower-keep-tensors"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for program in [] if text_of(op, POLICY) != "optimal" else op.walk():
-            if isinstance(program, ProgramOp):
+        policy = text_of(op, POLICY)
+        for program in op.walk():
+            if isinstance(program, ProgramOp) and policy == "optimal":
                 _Keeping(program, target_of(op)).run()
+            elif isinstance(program, ProgramOp):
+                for each in program.walk():
+                    note(each, "only policy optimal keeps tensors in SRAM")
 
 
 @dataclass
@@ -79,42 +85,51 @@ class _Keeping:
         self.room = [capacity - used for used in used_bytes(self.children, "sram")]
 
     def run(self) -> None:
-        found = [self.flow(op) for op in self.children if isinstance(op, ExternalOp)]
-        flows = [flow for flow in found if flow is not None]
+        flows: list[Flow] = []
+        for external in self.children:
+            found = self.flow(external) if isinstance(external, ExternalOp) else None
+            if isinstance(found, Flow):
+                flows.append(found)
+            elif found is not None:
+                note(external, found)
         for flow in sorted(flows, key=lambda flow: -flow.saved_bytes / flow.external.bytes.value.data):
             first, last = self.life(flow)
             size = flow.kept_bytes
-            if min(self.room[first : last + 1]) >= size:
+            if (free := min(self.room[first : last + 1])) < size:
+                note(flow.external, no_room(size, free))
+            else:
                 self.keep(flow, first)
                 self.room[first : last + 1] = [room - size for room in self.room[first : last + 1]]
 
-    def flow(self, external: ExternalOp) -> Flow | None:
-        """How a tensor is written and read, if it may stay in SRAM."""
+    def flow(self, external: ExternalOp) -> Flow | str | None:
+        """How a tensor is written and read, if it may stay in SRAM; else why not, of one between units."""
         kind, size = external.class_.data, external.bytes.value.data
-        if kind not in ("intermediate", "input", "output"):
+        if kind not in MAPS:
             return None
         users = [use.operation for use in external.buffer.uses]
         copies = [op for op in users if isinstance(op, CopyOp) and may_be_staged(op)]
         if not copies or len(copies) < len(users):
-            return None
-        if any(self.staged[self.number[op]] < LEAST_STAGED_BYTES for op in copies):
-            return None
+            return "some copies of it fill borders, spread channels or take too many loops to go through cores"
+        if (staged := min(self.staged[self.number[op]] for op in copies)) < LEAST_STAGED_BYTES:
+            return f"a copy through cores needs {LEAST_STAGED_BYTES} bytes of NRAM, {staged} are free"
         stores = [op for op in copies if op.dst is external.buffer]
         loads = [op for op in copies if op.src is external.buffer]
         flow, clusters = Flow(external, stores, loads), self.target.chip.clusters
         first, last = self.life(flow)
         flow.part = own_part(flow, clusters) if stores and loads else None
-        if min(self.room[first : last + 1]) < flow.kept_bytes:
-            return None
+        if (free := min(self.room[first : last + 1])) < flow.kept_bytes:
+            return no_room(flow.kept_bytes, free)
         if flow.part is not None:
             flow.to = []
         elif kind == "input":
             flow.to = [] if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
         else:
             flow.to = distances(flow, clusters) if stores and loads else None
-        if flow.to is None or (flow.to and self.target.cluster.cdma is None):
-            return None
-        return flow if not flow.to or all(map(may_be_sent, stores)) else None
+        if flow.to is None:
+            return "clusters load parts of it that no one cluster at a fixed distance stores"
+        if flow.to and self.target.cluster.cdma is None:
+            return "clusters load what others store, and no CDMA is there to send it"
+        return flow if not flow.to or all(map(may_be_sent, stores)) else "its parts cannot be sent in pieces"
 
     def life(self, flow: Flow) -> tuple[int, int]:
         """The first and the last child of the program that stores or loads some of the tensor."""
@@ -157,6 +172,17 @@ class _Keeping:
             flow.external.erase()
 
 
+def no_room(size: int, free: int) -> str:
+    """Of a tensor of so many bytes in SRAM."""
+    return f"it needs {size} bytes of SRAM from its first writer to its last reader, {max(0, free)} are free"
+
+
+def note(external: Operation, why: str) -> None:
+    """Add to what is said of a tensor between units why it is not in SRAM."""
+    if (view := text_of(external, WHY_IN_DRAM)) is not None:
+        external.attributes[WHY_IN_DRAM] = StringAttr(f"{view}; {why}")
+
+
 def staged_bytes(children: Sequence[Operation], capacity: int) -> list[int]:
     """Of each child how many bytes of NRAM a copy in its unit may take, if all copies with DRAM do."""
     used = used_bytes(children, "nram")
@@ -188,8 +214,11 @@ def used_bytes(children: Sequence[Operation], memory: str) -> list[int]:
 
 
 def is_bulk(op: Operation) -> bool:
-    """A copy between DRAM and SRAM."""
-    return isinstance(op, CopyOp) and op.engine.data == "gdma"
+    """A copy between DRAM and SRAM of what may be kept."""
+    if not isinstance(op, CopyOp) or op.engine.data != "gdma":
+        return False
+    ends = [end.owner for end in (op.src, op.dst)]
+    return any(isinstance(end, ExternalOp) and end.class_.data in MAPS for end in ends)
 
 
 def units_of(children: Sequence[Operation]) -> list[int]:

@@ -71,7 +71,9 @@ class HostValue(Unavailable):
 
     def __init__(self, why: str, shape: tuple[int, ...] | None = None, axis: int | None = None) -> None:
         """`axis`: of the images of a changed batch, where it holds them."""
-        self.why, self.shape, self.axis = why, shape, axis
+        self.why = why
+        self.shape = shape
+        self.axis = axis
 
 
 @dataclass(frozen=True)

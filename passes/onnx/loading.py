@@ -23,7 +23,7 @@ DEVICE_TYPES: dict[int, Attribute] = {
     onnx.TensorProto.FLOAT16: f16,
     onnx.TensorProto.BFLOAT16: bf16,
 }
-FLOATS = {*DEVICE_TYPES, onnx.TensorProto.DOUBLE}
+FLOATS: set[int] = {*DEVICE_TYPES, onnx.TensorProto.DOUBLE}
 INTEGERS: dict[int, Attribute] = {
     onnx.TensorProto.INT8: i8,
     onnx.TensorProto.UINT8: i8,

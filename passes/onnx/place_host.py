@@ -31,7 +31,15 @@ from frustum.dialects.target import Target
 from frustum.passes.errors import ModelError, Problem, Unsupported
 from frustum.passes.onnx.binding import BoundInputs, bind_inputs, with_constants
 from frustum.passes.onnx.doubles import Doubles
-from frustum.passes.onnx.dry_run import DryRun, HostValue, ImportStep, device_tensor, no_tensor, static_shape
+from frustum.passes.onnx.dry_run import (
+    ROUNDED,
+    DryRun,
+    HostValue,
+    ImportStep,
+    device_tensor,
+    no_tensor,
+    static_shape,
+)
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.index_inputs import index_inputs
@@ -97,6 +105,8 @@ def import_or_place(
     if mode == "only":
         check_tensors(model)
         return _known(whole_on_host(model, "the host was asked for", batch, shapes))
+    if exact and mode == "never" and has_double(model):
+        check_exact(model, batch, shapes)
     if not refused and not (exact and mode == "auto" and has_double(model)):
         try:
             return import_onnx(model, batch=batch, shapes=shapes)
@@ -104,6 +114,15 @@ def import_or_place(
             if mode == "never":
                 raise
     return _known(place(model, target, batch=batch, shapes=shapes, refused=refused, exact=exact))
+
+
+def check_exact(model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None) -> None:
+    """Raises Unsupported for nodes of which the device would round elements of DOUBLE."""
+    unified = unify(model)
+    steps = _dry_run(model, unified, _bind(model, unified.graph, unified.tensors, batch, shapes), {}, True).steps
+    rounded = [step for step in steps if step.kind == "host" and ROUNDED in step.reason]
+    if rounded:
+        raise Unsupported([Problem(model.file, step.reason, step.name, step.operator) for step in rounded])
 
 
 def _known(placement: Placement) -> Placement:

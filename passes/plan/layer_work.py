@@ -149,9 +149,11 @@ def passes_of(steps: Steps, unit: VectorUnit) -> int:
 
 
 def channels_beside(layer: Layer) -> int:
-    """Channels of a copied layer's result that come from as many places: its pieces have multiples of them."""
-    assert isinstance(layer.kind, ShuffleLayer | StackLayer)
-    return layer.kind.groups if isinstance(layer.kind, ShuffleLayer) else layer.kind.kernel
+    """Channels of a copied layer's result that come from as many places: its pieces have multiples of them.  1 where
+    each comes from its own (borders)."""
+    if isinstance(layer.kind, ShuffleLayer):
+        return layer.kind.groups
+    return layer.kind.kernel if isinstance(layer.kind, StackLayer) else 1
 
 
 def can_run(layer: Layer) -> bool:

@@ -6,6 +6,11 @@ models as a whole against the emulator: `test_piece_cycles.py` (a layer alone, w
 networks, within 20 %); `benchmarks/measure.py` measures what plans that they choose take.
 """
 
+# --- answers that are kept for equal questions, of other networks and machines too
+
+# Of each kind, at most; a network of 500 layers asks some 5,000 different questions.
+MOST_PLANS = 20_000
+
 # --- cycles of a layer's nest of pieces (pieces.py, piece_cycles.py)
 
 # Events and latencies of one piece, as searches compare nests; larger pieces also emulate faster.  What is chosen is
@@ -208,6 +213,9 @@ MANY_STATES, LARGE_STATES = 12, 4
 # large networks not the last.  The nine networks of the zoo have the same plans on the default target and on edge as
 # with groups of up to 48 layers, which took twice the time.
 LENGTHS = (12, 24, 48)
+# Share that a chunk of a hidden map takes of what the maps around it leave of SRAM, and how many chunks there are at
+# most: a layer of 512 tokens in 2 MiB of `df` moves 17.3 MB in chunks of half, 21.2 MB of three quarters.
+HIDDEN_SHARE, MOST_CHUNKS = 0.5, 32
 # Times the compulsory bytes: of a network of more than `SMALL` layers no better solution is looked for; enough where
 # only the search of more ways finds it.  Planning of ResNet-50 went from 4.8 to 2.7 s, of Inception v1 from 27 to 10 s.
 NEAR, NEARLY = 1.0005, 1.001
@@ -220,8 +228,15 @@ MOST_BANNED = 4
 
 # Share of SRAM that they and all buffers of a unit may take together: buffers leave holes between each other.
 KEPT_SRAM_SHARE = 0.9
-# Bytes of NRAM, in two buffers, through which a core moves what goes from SRAM to SRAM: at least, and at most.
-LEAST_STAGED_BYTES, MOST_STAGED_BYTES = 1024, 16384
+# Of NRAM, what units are planned with that are cut smaller so that a tensor may stay beside them: what goes from SRAM
+# to SRAM needs some.  A block of Swin on `edge` moves 1.80 times what is compulsory so, 2.37 with all of NRAM, 3.58
+# where no unit is cut smaller.
+ROOM_NRAM_SHARE = 0.75
+# Moves between tensors take one part of so many of SRAM, so that tensors may stay beside them: 1.80 there, 1.86 with 1.
+MOVES_SRAM = 8
+# Bytes of NRAM, in two buffers, through which a core moves what goes from SRAM to SRAM: at least (1.80 there, 2.37 with
+# 1024), and at most.
+LEAST_STAGED_BYTES, MOST_STAGED_BYTES = 256, 16384
 # An input comes whole where loads read it so many times: borders that tiles share are no reason.  A block of Swin
 # reads its input twice, for the windows and for the sum behind them: 1.29 instead of 1.00 times what is compulsory.
 LEAST_READS = 1.5

@@ -14,15 +14,17 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from math import gcd
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.line_buffer_plan import Pair, Windows
+from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import matrix_work
+from frustum.dialects.tile import Residency
 from frustum.passes.plan.model import PIECE_CYCLES
 
 Ints = NDArray[np.int64]
@@ -41,6 +43,26 @@ class Moves:
 
 Copies: TypeAlias = Sequence[tuple[Moves, Ints]]
 """With the cycles of each."""
+UNSEEN: Any = None
+"""In a target what nobody asks for: who does gets an error, not a number."""
+
+
+@lru_cache(maxsize=1024)
+def seen_by_pieces(target: Target, residency: Residency, loops: int) -> Target:
+    """The target with what the search for pieces asks for alone, so that machines which differ in nothing else share
+    answers: DRAM only where weights come meanwhile (streamed ones, and those of a unit of one pass, whose pieces may
+    have all loops), the size of SRAM only where it holds chunks of them."""
+    is_streamed = residency == "stream"
+    has_dram = is_streamed or (residency == "unit" and loops == MAX_LOOPS)
+    chip, cluster = target.chip, target.cluster
+    sram = cluster.sram if is_streamed else replace(cluster.sram, capacity_bytes=UNSEEN)
+    gdma, dram = (cluster.gdma, chip.dram) if has_dram else (UNSEEN, UNSEEN)
+    cluster = replace(
+        cluster, sram=sram, gdma=gdma, cdma=UNSEEN, instruction_memory_bytes=UNSEEN, event_slots=UNSEEN
+    )
+    links = {"host_link_bytes_per_cycle": UNSEEN, "chip_link_bytes_per_cycle": UNSEEN, "options": UNSEEN}
+    own = {"name": "", "modelled_on": "", "clock_hz": UNSEEN, "chips": UNSEEN, "alignment_bytes": UNSEEN}
+    return replace(target, **own, **links, chip=replace(chip, clusters=UNSEEN, dram=dram, cluster=cluster))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.target import Target
 from frustum.dialects.tile import Access, Whole
 from frustum.passes.plan.layer_work import LayerWork
-from frustum.passes.plan.piece_cycles import Ints, Kernel, filling_heights
+from frustum.passes.plan.model import MOSTLY_WEIGHTS
+from frustum.passes.plan.piece_cycles import Ints, Kernel, filling_heights, load_cycles
 
 ACCUMULATOR_BYTES = 4
 IN_TURN = (1, 2, 3, 0)
@@ -65,6 +66,13 @@ def leaves_cores_idle(work: LayerWork, cores_dim: int) -> bool:
     """A single position would be dealt to the cores, while another dimension that may be cut has several."""
     free = (size for d, size in enumerate(work.extent) if d not in work.whole and d not in work.reduced)
     return work.extent[cores_dim] == 1 and any(size > 1 for size in free)
+
+
+def waits_for_weights(work: LayerWork, target: Target, cycles: float) -> bool:
+    """Whether a plan's time is for a good part that in which the weights come from DRAM: then the cores are seldom what
+    the layer waits for, and memory for sums is better spent on what comes next."""
+    size = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
+    return bool(load_cycles(target, size, size) > MOSTLY_WEIGHTS * cycles)
 
 
 def group_pieces(channels: int, work: LayerWork, dealt: bool) -> list[int]:

@@ -19,22 +19,21 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.extents import aligned, ceil_div
+from frustum.dialects.extents import Int, aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import INPUTS, Outer, Residency, SubMap
 from frustum.passes.analysis.layer import SAME4
-from frustum.passes.plan.attention_pieces import plan_attention
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
 from frustum.passes.plan.model import (
     COMPACT_GAIN,
     COMPUTED_SHARE,
     LATE,
-    MOSTLY_WEIGHTS,
+    MOST_PLANS,
     PIECE_CYCLES,
     STREAM_COPIES,
     SUMS_GAIN,
-)
+)  # fmt: skip
 from frustum.passes.plan.piece_cycles import (
     Ints,
     Moves,
@@ -48,6 +47,7 @@ from frustum.passes.plan.piece_cycles import (
     moves,
     nest_cycles,
     predicted_cycles,
+    seen_by_pieces,
 )
 from frustum.passes.plan.piece_extents import (
     ACCUMULATOR_BYTES,
@@ -63,13 +63,13 @@ from frustum.passes.plan.piece_extents import (
     nested,
     piece_extents,
     pieces_of_a_core,
+    waits_for_weights,
 )
-from frustum.passes.plan.vector_pieces import plan_vector
+from frustum.passes.plan.vector_pieces import plan_others
 
 CHUNKS = 5  # the loop over input channels, the innermost of a product
 
 
-@lru_cache(maxsize=20_000)
 def plan_layer(
     work: LayerWork, target: Target, residency: Residency, loops: int, sums_bytes: int = 0
 ) -> LayerPlan | None:
@@ -79,12 +79,7 @@ def plan_layer(
     """
     if work.is_matrix:
         return plan_matrix(work, target, residency, loops, sums_bytes)
-    if work.attention is not None:
-        return plan_attention(work, work.attention, target, loops)
-    return plan_vector(work, target, loops)
-
-
-# ---------------------------------------------------------------- products
+    return plan_others(work, seen_by_pieces(target, "core", loops), loops)
 
 
 def plan_matrix(
@@ -92,18 +87,29 @@ def plan_matrix(
 ) -> LayerPlan | None:
     """The fastest pieces; compacted ones, and those whose sums the cores add, where they are clearly faster; those that
     the vector unit computes where they are faster."""
-    plan, may_add_sums = without_sums(work, target, residency, loops)
-    if not may_add_sums:
+    seen = seen_by_pieces(target, residency, loops)
+    plan, plain_cycles = without_sums(work, seen, residency, loops)
+    may_add = sums_bytes and work.may_add_sums and work.owned is None and target.cluster.cores > 1
+    if not may_add or (plain_cycles is not None and waits_for_weights(work, target, plain_cycles)):
         return plan
-    rival = best_piece(work, target, residency, loops, INPUTS, sums_bytes, below(plan, SUMS_GAIN))
-    return plan if rival is None else rival.plan()
+    return with_sums(work, seen, residency, loops, sums_bytes, below(plan, SUMS_GAIN)) or plan
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=MOST_PLANS)
+def with_sums(
+    work: LayerWork, target: Target, residency: Residency, loops: int, sums_bytes: int, below: float
+) -> LayerPlan | None:
+    """Pieces whose sums the cores add, in fewer cycles."""
+    found = best_piece(work, target, residency, loops, INPUTS, sums_bytes, below)
+    return None if found is None else found.plan()
+
+
+@lru_cache(maxsize=MOST_PLANS)
 def without_sums(
     work: LayerWork, target: Target, residency: Residency, loops: int
-) -> tuple[LayerPlan | None, bool]:
-    """The same without sums, which is so whatever SRAM is left for these; whether they are worth a look."""
+) -> tuple[LayerPlan | None, float | None]:
+    """The same without sums, which is so whatever SRAM is left for these; the cycles of what is neither compacted nor
+    computed by the vector unit."""
 
     def best(below: float, *, is_compact: bool = False, on_vector: bool = False) -> ChosenPiece | None:
         found = None
@@ -115,24 +121,17 @@ def without_sums(
         return found
 
     plain = best(math.inf)
-    may_add = work.owned is None and (plain is None or not waits_for_weights(work, target, plain.cycles))
+    cycles = None if plain is None else plain.cycles
     if work.may_compact:
         plain = best(below(plain, COMPACT_GAIN), is_compact=True) or plain
     if work.steps:
         plain = best(below(plain), on_vector=True) or plain
-    return None if plain is None else plain.plan(), may_add
+    return None if plain is None else plain.plan(), cycles
 
 
 def below(plain: ChosenPiece | LayerPlan | None, gain: float = 1.0) -> float:
     """The cycles that a rival must have fewer of."""
     return math.inf if plain is None else gain * plain.cycles
-
-
-def waits_for_weights(work: LayerWork, target: Target, cycles: float) -> bool:
-    """Whether a plan's time is for a good part that in which the weights come from DRAM: then the cores are seldom what
-    the layer waits for, and memory for sums is better spent on what comes next."""
-    size = np.asarray(work.extent[1] * work.channels * math.prod(work.kernel) * work.weight_bytes)
-    return bool(load_cycles(target, size, size) > MOSTLY_WEIGHTS * cycles)
 
 
 class ChosenPiece(NamedTuple):
@@ -201,31 +200,34 @@ class ProductPieces:
 
     def __init__(self, work: LayerWork, target: Target, cores_dim: int, compact: bool, residency: Residency):
         self.residency, is_streamed = residency, residency == "stream"
-        self.work, self.target, self.cores_dim, self.compact = work, target, cores_dim, compact
+        self.work = work
+        self.target = target
+        self.cores_dim = cores_dim
+        self.compact = compact
         self.outer: Outer = "space"
-        self.cores, self.is_grouped = target.cluster.cores, work.groups > 1
-        self.is_summed = cores_dim == INPUTS
+        self.cores: int = target.cluster.cores
+        self.is_grouped: bool = work.groups > 1
+        self.is_summed: bool = cores_dim == INPUTS
         each = ceil_div(work.channels, self.cores) if self.is_summed else work.channels
-        channels = [work.channels] if self.is_grouped else halves(each)
-        extents = piece_extents(work, target, cores_dim)
+        channels, extents = [work.channels] if self.is_grouped else halves(each), piece_extents(work, target, cores_dim)
         if is_streamed and not self.is_grouped:
             channels = sorted({*channels, *filling_inputs(work, target, extents[1], each)}, reverse=True)
-        *self.extents, self.inputs = grid(*extents, channels)
-        self.dealt = [self.cores if d == cores_dim else 1 for d in range(4)]
-        self.counts = pieces_of_a_core(work, self.extents, cores_dim, self.cores)
-        self.groups = self.in_groups = np.ones_like(self.inputs)
+        self.extents: list[Ints] = grid(*extents, channels)
+        self.inputs: Ints = self.extents.pop()
+        self.dealt: list[int] = [self.cores if d == cores_dim else 1 for d in range(4)]
+        self.counts: list[Ints] = pieces_of_a_core(work, self.extents, cores_dim, self.cores)
+        self.groups: Ints = np.ones_like(self.inputs)
+        self.in_groups: Ints = self.groups
         if self.is_grouped:  # of a piece either whole groups, or a part of one
             outputs, made = work.group_outputs, self.extents[1]
             self.in_groups = np.maximum(made // outputs, 1)
-            parts = ceil_div(ceil_div(outputs, made), self.dealt[1])
-            self.counts[1] = np.where(made < outputs, parts, self.counts[1])
+            self.counts[1] = np.where(made < outputs, ceil_div(ceil_div(outputs, made), self.dealt[1]), self.counts[1])
             self.groups = np.where(made < outputs, ceil_div(work.extent[1], outputs), 1)
-        self.chunks = ceil_div(each, self.inputs)
-        self.in_space = self.counts[0] * self.counts[2] * self.counts[3]
-        self.of_weights = self.counts[1] * self.groups * self.chunks
-        images, channels_, rows, columns = self.extents
-        self.positions = images * rows * columns
-        self.made = channels_ * self.positions
+        self.chunks: Int = ceil_div(each, self.inputs)
+        self.in_space: Ints = self.counts[0] * self.counts[2] * self.counts[3]
+        self.of_weights: Int = self.counts[1] * self.groups * self.chunks
+        self.positions: Ints = self.extents[0] * self.extents[2] * self.extents[3]
+        self.made: Ints = self.extents[1] * self.positions
 
     def in_order(self, outer: Outer) -> ProductPieces:
         """The same pieces with these loops outside: what is known of them and asks for no order is not asked again."""
@@ -454,7 +456,7 @@ def with_weights(pieces: ProductPieces, cycles: Ints, *, is_alone: bool) -> Ints
     """The cycles, and what of the weights is waited for: in a unit of one pass weights that are read once come as
     the pieces need them; else all are waited for."""
     target, work, fills, residency = pieces.target, pieces.work, pieces.fills, pieces.residency
-    if residency == "core":
+    if residency == "core" or not (is_alone or residency == "stream"):
         return cycles
     load = load_cycles(target, pieces.chunk_bytes, pieces.weight_runs)
     from_dram = fills.times * load

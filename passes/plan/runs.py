@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.extents import Extents, aligned, ceil_div
+from frustum.dialects.extents import Extents, Int, aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency, SubMap, Whole
@@ -29,7 +29,8 @@ from frustum.passes.plan.layer_work import (
     passes_of,
     work_of,
 )
-from frustum.passes.plan.model import LATE, QUEUED
+from frustum.passes.plan.model import LATE, MOST_PLANS, QUEUED
+from frustum.passes.plan.network.tile_shapes import Mask
 from frustum.passes.plan.piece_cycles import (
     Ints,
     Moves,
@@ -43,6 +44,7 @@ from frustum.passes.plan.piece_cycles import (
     moves,
     nest_cycles,
     predicted_cycles,
+    seen_by_pieces,
 )
 from frustum.passes.plan.piece_extents import grid, halves, kernel_of, needs, nested, piece_extents, product
 
@@ -113,7 +115,6 @@ class RunPlan:
     """Without what is waited for weights from DRAM."""
 
 
-@lru_cache(maxsize=20_000)
 def plan_run(
     run: Member,
     extent: Extents,
@@ -126,6 +127,16 @@ def plan_run(
     """The fastest pieces of a run whose last layer makes a region of these extents, in at most `loops` nested loops;
     `residency`: where the last layer's weights wait; `owned`: the dimension of which each core has one part.  None
     where nothing fits, or takes `least_cycles` or more."""
+    seen = seen_by_pieces(target, residency, loops)
+    found = fastest_run(run, extent, seen, residency, loops, owned)
+    return found if found is not None and found.cycles < least_cycles else None
+
+
+@lru_cache(maxsize=MOST_PLANS)
+def fastest_run(
+    run: Member, extent: Extents, target: Target, residency: Residency, loops: int, owned: int | None
+) -> RunPlan | None:
+    """The same, however many cycles it takes."""
     best: tuple[float, float, RunPieces, int] | None = None
     for cores_dim in (1, 2, 3, 0) if owned is None else (owned,):
         pieces = RunPieces.of(run, extent, target, cores_dim, owned)
@@ -136,7 +147,7 @@ def plan_run(
         own = nest_cycles(target, nest) + queued
         cycles = pieces.with_weights(own, residency, is_alone=loops == MAX_LOOPS)
         k = int(np.argmin(cycles))
-        if cycles[k] < (least_cycles if best is None else best[0]):
+        if best is None or cycles[k] < best[0]:
             alone = float((predicted_cycles(target, nest.of(k)) + queued[k])[0])
             best = float(cycles[k]), alone, pieces, k
     return None if best is None else best[2].plan(best[3], residency, best[0], best[1])
@@ -189,27 +200,26 @@ class RunPieces:
     flat arrays, and what they take of the cores."""
 
     def __init__(self, run: Member, extent: Extents, target: Target, cores_dim: int, extents: list[Ints]):
-        self.run, self.extent, self.target, self.cores_dim, self.extents = (
-            run,
-            extent,
-            target,
-            cores_dim,
-            extents,
-        )
-        self.cores = target.cluster.cores
-        self.dealt = [self.cores if d == cores_dim else 1 for d in range(4)]
+        self.run = run
+        self.extent = extent
+        self.target = target
+        self.cores_dim = cores_dim
+        self.extents = extents
+        self.cores: int = target.cluster.cores
+        self.dealt: list[int] = [self.cores if d == cores_dim else 1 for d in range(4)]
         tiles = [ceil_div(size, piece) for size, piece in zip(extent, extents, strict=True)]
-        self.counts = [ceil_div(count, dealt) for count, dealt in zip(tiles, self.dealt, strict=True)]
-        self.order = (0, 2, 3, 1) if run.layer.is_matrix else (0, 1, 2, 3)
-        self.nest = [self.counts[d] for d in self.order]
-        self.total = product(self.counts)
+        self.counts: list[Int] = [ceil_div(count, dealt) for count, dealt in zip(tiles, self.dealt, strict=True)]
+        self.order: tuple[int, ...] = (0, 2, 3, 1) if run.layer.is_matrix else (0, 1, 2, 3)
+        self.nest: list[Int] = [self.counts[d] for d in self.order]
+        self.total: Ints = product(self.counts)
         self.made: dict[int, Made] = {}
         self.places: list[int] = []
         self.copied: dict[int, Buffer] = {}
         self.between: list[Buffer] = []
         self.loaded: list[Loaded] = []
-        self.is_whole = np.ones(len(extents[0]), np.bool_)
-        self.ends = [clipped(*each) for each in zip(extent, extents, self.counts, self.dealt, strict=True)]
+        self.is_whole: Mask = np.ones(len(extents[0]), np.bool_)
+        sizes = zip(extent, extents, self.counts, self.dealt, strict=True)
+        self.ends: list[list[tuple[Ints, Ints]]] = [clipped(*each) for each in sizes]
         self.take(run, extents, [end[1][0] for end in self.ends], by_channels=True)
 
     @staticmethod
@@ -354,6 +364,8 @@ class RunPieces:
 
     def with_weights(self, cycles: Ints, residency: Residency, *, is_alone: bool) -> Ints:
         """The cycles, and what of the weights is waited for."""
+        if not (is_alone or residency == "stream"):
+            return cycles
         for made in self.made.values():
             whole = np.asarray(
                 made.layer.out_dims[1] * made.layer.kind.channel_weights * made.layer.weight_bytes

@@ -23,7 +23,7 @@ from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, til
 from frustum.passes.plan.core_weights import beside_kept, kept_in_cores, loops_of, work_in
 from frustum.passes.plan.cost import CutUnit, UnitCost, held_bytes, residency_of, stream_bytes
 from frustum.passes.plan.layer_work import LayerPlan
-from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, OWNED, PASS_CYCLES, WIDEST
+from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, MOST_PLANS, OWNED, PASS_CYCLES, WIDEST
 from frustum.passes.plan.partitions import candidates, columns, partition_of
 from frustum.passes.plan.pieces import plan_layer
 from frustum.passes.plan.rounds import cost_of, cuts_in_rounds, kept_in_rounds, may_round, plan_rounds
@@ -60,7 +60,6 @@ class Budget:
 
 
 _PLANS: dict[Hashable, UnitPlan | None] = {}
-MOST_PLANS = 20_000
 
 
 def plan_unit(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:

@@ -21,6 +21,7 @@ from frustum.dialects.tile import INPUTS, Access, Axis, Residency, SubMap, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.piece_nest import of_whole_groups
 from frustum.passes.analysis.project import ROWS, Unprojectable
+from frustum.passes.analysis.unit_layers import UnitLayers
 from frustum.passes.plan.cost import CutUnit, UnitCost
 from frustum.passes.plan.layer_work import LayerPlan, can_run
 from frustum.passes.plan.model import MOST_IN_RUN, RUN_BYTES, RUN_GAIN, STEPS_OF_RUNS
@@ -140,8 +141,11 @@ class Trees:
     """The runs that the layers of a unit may have: each is a tree of layers, whose maps one layer reads each."""
 
     def __init__(self, cut: CutUnit, plans: Sequence[LayerPlan | None], wanted: Wanted):
-        self.cut, self.unit, self.plans, self.wanted = cut, cut.unit, plans, wanted
-        self.loops = MAX_LOOPS - sum(count > 1 for count in cut.projection.counts)
+        self.cut = cut
+        self.unit: UnitLayers = cut.unit
+        self.plans = plans
+        self.wanted = wanted
+        self.loops: int = MAX_LOOPS - sum(count > 1 for count in cut.projection.counts)
         self.ways: list[Way] = []
         for j in range(len(self.unit.layers)):
             self.ways.append(self.best_way(j))

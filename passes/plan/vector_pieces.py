@@ -1,14 +1,18 @@
 # Tests: test/passes/plan/test_pieces.py
-"""How one layer's region is cut into the pieces that the vector units of cores compute."""
+"""How a region of a layer that is no product of weights is cut into the pieces that cores compute."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
 from frustum.dialects.tile import SubMap
+from frustum.passes.plan.attention_pieces import plan_attention
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
+from frustum.passes.plan.model import MOST_PLANS
 from frustum.passes.plan.piece_cycles import (
     Nest,
     copy_cycles,
@@ -29,6 +33,14 @@ from frustum.passes.plan.piece_extents import (
     read_runs,
     vector_extents,
 )
+
+
+@lru_cache(maxsize=MOST_PLANS)
+def plan_others(work: LayerWork, target: Target, loops: int) -> LayerPlan | None:
+    """The fastest sub-map, in at most `loops` loops, of what is no product of weights; None where nothing fits."""
+    if work.attention is not None:
+        return plan_attention(work, work.attention, target, loops)
+    return plan_vector(work, target, loops)
 
 
 def plan_vector(work: LayerWork, target: Target, loops: int) -> LayerPlan | None:

@@ -15,7 +15,7 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects.extents import aligned
 from frustum.dialects.graph import networks_of
 from frustum.dialects.isa.program import ELEMENT_BYTES
-from frustum.dialects.module import IN_CORE
+from frustum.dialects.module import IN_CORE, RESERVED, number_of
 from frustum.dialects.target import Target
 from frustum.dialects.tile import TileType
 from frustum.dialects.unit import Partition, UnitOp, YieldOp
@@ -65,11 +65,13 @@ class Chosen:
     """
 
     def __init__(self, units: Sequence[UnitOp], target: Target, wanted: Wanted, usable_bytes: int):
-        self.target, self.wanted, self.usable_bytes = target, wanted, usable_bytes
+        self.target = target
+        self.wanted = wanted
+        self.usable_bytes = usable_bytes
         sizes, held = kept_bytes(units, target)
         self.found: list[tuple[UnitOp, int, UnitRuns | None]] = []
         for unit, size in zip(units, held, strict=True):
-            self.add(unit, size, sizes)
+            self.add(unit, size + number_of(unit, RESERVED, 0), sizes)
 
     def add(self, unit: UnitOp, held: int, sizes: dict[UnitOp, int]) -> None:
         """Take the next unit, with the one before it where a run goes through both."""

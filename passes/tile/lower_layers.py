@@ -7,22 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from xdsl.dialects.builtin import IntegerAttr, StringAttr, i64
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import tile as t
 from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.graph import WeightOp, is_integer
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Box
-from frustum.dialects.module import IN_CORE, LAYOUT, MACS, OWN_ELEMENTS, PREDICTED_CYCLES
+from frustum.dialects.module import IN_CORE, LAYOUT, MACS, OWN_ELEMENTS, PART_OF_SUM, PREDICTED_CYCLES
 from frustum.dialects.target import Target
 from frustum.dialects.unit import Owners, UnitOp
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.module import element_in
 from frustum.passes.analysis.project import map_of, memory_order
+from frustum.passes.analysis.regions import Projection
 from frustum.passes.analysis.roll import COLUMNS, ROWS
 from frustum.passes.analysis.strips import handed
-from frustum.passes.analysis.unit_layers import view_of
+from frustum.passes.analysis.unit_layers import UnitLayers, view_of
 from frustum.passes.plan.layer_work import copy_of, work_of
 from frustum.passes.plan.pieces import plan_layer
 from frustum.passes.tile.kept_maps import Cut, Results
@@ -54,7 +55,7 @@ class Inside:
     """Values of a unit's body in the lowered unit: block arguments, and weights as they are first asked for."""
 
     def __init__(self, unit: UnitOp, lowered: t.UnitOp):
-        self.block = lowered.body.block
+        self.block: Block = lowered.body.block
         self.values: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, self.block.args, strict=True))
         self.outer: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, unit.operands, strict=True))
 
@@ -129,11 +130,15 @@ class Body:
     """The body of a lowered unit as it grows: one pass over the tiles."""
 
     def __init__(self, cut: Cut, inside: Inside, target: Target, results: Results, lowered: t.UnitOp):
-        self.cut, self.inside, self.target = cut, inside, target
-        self.layers, self.projection = cut.layers, cut.projection
+        self.cut = cut
+        self.inside = inside
+        self.target = target
+        self.layers: UnitLayers = cut.layers
+        self.projection: Projection = cut.projection
         self.tiles: dict[int, SSAValue] = {}  # by the number of the map
-        self.results, self.lowered = results, lowered
-        self.stored = {results.layers[n]: lowered.results[n] for n in results.tensor.values()}
+        self.results = results
+        self.lowered = lowered
+        self.stored: dict[int, OpResult] = {results.layers[n]: lowered.results[n] for n in results.tensor.values()}
 
     def layer(self, j: int) -> None:
         """Loads what it reads for the first time, then computes."""
@@ -179,6 +184,8 @@ class Body:
         box, accesses = self.projection.outputs[j].box(layer.out_dims), [m.access for m in layer.maps]
         made = t.ComputeOp(layer.kind, [*tiles, *tensors], box, accesses, submap, self.tile(j))
         made.attributes[MACS] = IntegerAttr(layer.macs, i64)
+        if PART_OF_SUM in op.attributes:
+            made.attributes[PART_OF_SUM] = op.attributes[PART_OF_SUM]
         if self.cut.own_elements:
             made.attributes[OWN_ELEMENTS] = IntegerAttr(self.cut.own_elements[j], i64)
         return made

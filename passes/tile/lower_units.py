@@ -31,6 +31,7 @@ from frustum.passes.analysis.layer import RANK, dense, is_move, moves_of
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.analysis.roll import COLUMNS, bands_of
 from frustum.passes.analysis.unit_layers import unit_layers
+from frustum.passes.plan.model import MOVES_SRAM
 from frustum.passes.plan.tile_search import plan_move
 from frustum.passes.tile.kept_maps import Cut, KeptMaps, Results, concat_of, cut_as, cut_of, cutting, name_of
 from frustum.passes.tile.lower_layers import Inside, empty, lower_cut
@@ -102,11 +103,11 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
         )
     lowered = empty(unit, (1, 1, 1, 1), 0, 1, t.TILE_LOOPS)
     inside = Inside(unit, lowered)
-    size = element_bytes(op.results[0])
+    size, room = element_bytes(op.results[0]), target.cluster.sram.capacity_bytes // MOVES_SRAM
     for move in moves_of(op) or ():
-        partition = plan_move(move.dims, size, target.chip.clusters, target.cluster.sram.capacity_bytes)
+        partition = plan_move(move.dims, size, target.chip.clusters, room)
         if partition is None:
-            raise DoesNotFit("one element", unit.unit_name.data, size, target.cluster.sram.capacity_bytes)
+            raise DoesNotFit("one element", unit.unit_name.data, size, room)
         moved = t.MoveOp(
             inside.tensor(op.operands[move.operand]), 0, move.dims, move.source, move.target, move.low, move.bound,
             move.fill, partition,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.extents import replaced
 from frustum.dialects.isa.program import ELEMENT_BYTES, Wrap
@@ -130,11 +131,13 @@ class Stamps:
     """A number for each execution, and what it says."""
 
     def __init__(self, core: tuple[Rows, Clock], cluster: tuple[Rows, Clock]) -> None:
-        self.rows = (core[0], cluster[0])
-        self.first = (2, 2 + core[1].number.size)
+        self.rows: tuple[Rows, Rows] = (core[0], cluster[0])
+        self.first: tuple[int, int] = (2, 2 + core[1].number.size)
         never = np.iinfo(np.int32).max
         parts = [(np.zeros(2, np.int64), np.array([never, 0]))]
         parts += [(clock.engine.ravel(), clock.number.ravel()) for _, clock in (core, cluster)]
+        self.engine: NDArray[np.int32]
+        self.number: NDArray[np.int32]
         self.engine, self.number = (np.concatenate(part).astype(np.int32) for part in zip(*parts, strict=True))
         order = np.lexsort((self.number, self.engine))
         self._order = order[(self.number[order] > 0) & (self.number[order] < never)]
@@ -162,7 +165,7 @@ class Shadow:
         self, expanded: Expanded, capacities: Sequence[int], stamps: Stamps, written: Iterable[tuple[int, int]]
     ) -> None:
         self.stamps = stamps
-        self.grain = _grain(expanded)
+        self.grain: int = _grain(expanded)
         self._sizes = [size // self.grain + 1 for size in capacities]  # grains of one memory
         self._writer: dict[tuple[int, int], Ints] = {}  # kind, place: stamp of each grain
         self._readers: dict[tuple[int, int], dict[int, Ints]] = {}  # ... engine: number of each grain

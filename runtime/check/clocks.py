@@ -33,7 +33,11 @@ class OrderError(Exception):
 
     def __init__(self, rows: Rows, row: int, unit: int, found: int, value: int) -> None:
         super().__init__(f"{found} signals come before a wait for {value}")
-        self.rows, self.row, self.unit, self.found, self.value = rows, row, unit, found, value
+        self.rows = rows
+        self.row = row
+        self.unit = unit
+        self.found = found
+        self.value = value
 
 
 def first_engines(clusters: int, cores: int) -> tuple[dict[p.Engine, int], int]:

@@ -8,14 +8,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from frustum.dialects.isa.program import Conv, Element, Instruction, Reduce, Vector
+from frustum.backend.file.executable import ExecutableError
+from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Copy, Element, Instruction, Reduce, Vector
 from frustum.runtime.check.check import MemoryAccess, accesses
+from frustum.runtime.device.copies import expanded_block
 from frustum.runtime.device.expand import DRAM, Expanded, Rows
 from frustum.runtime.device.memory import DTYPES, Memories, execution_name
 from frustum.runtime.kernels import Array
@@ -127,6 +130,25 @@ def writer_of(expanded: Expanded, address: int) -> str | None:
                 if touches and (found is None or rows.seq[row] >= found[0]):
                     found = int(rows.seq[row]), rows, row, unit
     return None if found is None else execution_name(expanded, *found[1:])
+
+
+def damaged_at(expanded: Expanded, memories: Memories, after: int) -> str | None:
+    """The first execution behind a place of the program order whose block of weights cannot be expanded, when a run
+    has stopped there; None where all can."""
+    for rows, row in expanded.in_order():
+        instruction = expanded.instructions[int(rows.static[row])]
+        if rows.seq[row] <= after or not isinstance(instruction, Copy) or instruction.expand is None:
+            continue
+        size = ELEMENT_BYTES[instruction.src_view.element]
+        for unit in np.flatnonzero(rows.active[row]).tolist():
+            slot = next(each for each in accesses(expanded, rows, row, unit) if not each.is_write)
+            at = slot.address + slot.place * memories.capacities[slot.kind]
+            block = memories.bytes[slot.kind][at : at + instruction.expand].tobytes()
+            try:
+                expanded_block(block, math.prod(rows.read[:, row, unit].tolist()) * size)
+            except ExecutableError:
+                return execution_name(expanded, rows, row, unit)
+    return None
 
 
 def _may_write(expanded: Expanded, static: int) -> bool:

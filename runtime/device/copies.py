@@ -8,7 +8,7 @@ A copy in a loop brings the same blocks again and again: what they stand for is 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from threading import Lock
@@ -214,7 +214,7 @@ class _Blocks:
         return found
 
 
-expanded_block = _Blocks(MOST_BYTES).expanded
+expanded_block: Callable[[bytes, int], NDArray[np.uint8]] = _Blocks(MOST_BYTES).expanded
 
 
 

@@ -44,9 +44,18 @@ class Call:
         self, memories: Memories, kinds: Sequence[int], copies: int, numbers: list[int],
         addresses: Addresses | None = None,
     ) -> None:  # fmt: skip
-        self._memories, self._kinds, self.copies, self.addresses = memories, kinds, copies, addresses
-        self.lower, self.extent, self.origin = numbers[LOWER], numbers[EXTENT], numbers[ORIGIN]
-        self.read, self.low, self.high = numbers[READ], numbers[LOW], numbers[HIGH]
+        self._memories = memories
+        self._kinds = kinds
+        self.copies: int = copies
+        self.addresses: Addresses | None = addresses
+        self.lower: list[int] = numbers[LOWER]
+        self.extent: list[int] = numbers[EXTENT]
+        self.origin: list[int] = numbers[ORIGIN]
+        self.read: list[int] = numbers[READ]
+        self.low: list[int] = numbers[LOW]
+        self.high: list[int] = numbers[HIGH]
+        self.is_first: int
+        self.is_last: int
         self.is_first, self.is_last = numbers[FLAGS]
         self._base = numbers[BASE]
         lead = numbers[LEAD]

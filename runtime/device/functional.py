@@ -60,6 +60,7 @@ class ExecutionPlan:
         self._products = Products(product_table(expanded, capacities, starts, by_table))
         by_table |= np.array([is_plain(each) for each in expanded.instructions], bool)
         seq = self._set_work(~by_table)
+        self.steps: list[Step]
         self.steps, self._last = _steps((self._copies.seq, self._products.seq, seq), self._copies.unit_bytes)
 
     def _set_work(self, by_effect: Ints) -> Ints:

@@ -62,7 +62,7 @@ class LineBuffers:
 
     def __init__(self, unit: MatrixUnit, body: Sequence[Node]) -> None:
         self.unit = unit
-        self.counts = LineBufferCounts()
+        self.counts: LineBufferCounts = LineBufferCounts()
         self._set_ups: dict[int, LineBuffer | None] = {}
         _pair(body, self._set_ups)
 

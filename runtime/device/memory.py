@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.extents import aligned
 from frustum.dialects.host_type import HostType
@@ -43,11 +44,13 @@ class Memories:
 
     def __init__(self, counts: Sequence[int], capacities: Sequence[int]) -> None:
         assert len(counts) == len(capacities) == len(MEMORIES)
-        self.counts, self.capacities = tuple(counts), tuple(capacities)
+        self.counts: tuple[int, ...] = tuple(counts)
+        self.capacities: tuple[int, ...] = tuple(capacities)
         starts = bases(counts, capacities)
-        self.flat = np.zeros(starts[-1], np.uint8)
-        self.floats, self.halves = self.flat.view(np.float32), self.flat.view(np.uint16)
-        self.bytes = [
+        self.flat: NDArray[np.uint8] = np.zeros(starts[-1], np.uint8)
+        self.floats: NDArray[np.float32] = self.flat.view(np.float32)
+        self.halves: NDArray[np.uint16] = self.flat.view(np.uint16)
+        self.bytes: list[NDArray[np.uint8]] = [
             self.flat[start : start + count * size]
             for start, count, size in zip(starts, counts, capacities, strict=False)
         ]

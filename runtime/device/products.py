@@ -35,7 +35,8 @@ class Products:
     """Computes the groups of a table; `seq` is the place of each in the program order."""
 
     def __init__(self, table: ProductTable) -> None:
-        self.seq, self._table = table.seq, table
+        self.seq: Ints = table.seq
+        self._table = table
         self._lead, self._first, self._direct = table.groups.lead.tolist(), table.first.tolist(), table.direct.tolist()
         self._numbers = table.calls.tolist()
         self._lanes = _Lane(), _Lane()

@@ -40,7 +40,7 @@ DIFFERS = {
     "STFT": "the form of its result (test_stft*)",
 }
 """Operators whose result in onnxruntime is not the stored one of the ONNX backend suite, and where."""
-WHERE_IT_DIFFERS = {
+WHERE_IT_DIFFERS: dict[str, tuple[str, bytes | None]] = {
     "Dropout": ("training_mode", None),
     "MaxUnpool": ("output_shape", None),
     "QuantizeLinear": ("block_size", None),

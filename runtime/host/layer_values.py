@@ -28,7 +28,7 @@ class OracleValues:
         wanted = [name for node in graph.node for name in node.output if name and name not in known]
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
         found = oracle_outputs(more, inputs, batch, whole=whole)
-        self.arrays = {name: array for name, array in found.items() if _is_float(array)}
+        self.arrays: dict[str, Array] = {name: array for name, array in found.items() if _is_float(array)}
         self._makers: dict[str, NodeProto] = {}
         """By the names that our layers have from them."""
         self._takers: dict[str, list[NodeProto]] = {}

@@ -9,6 +9,8 @@ instruction by growing stride of the target; the first one is the parts of an el
 only where elements do not lie at multiples of their size.
 """
 
+from typing import Any
+
 import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic
@@ -133,8 +135,7 @@ def place(fact, move, d, position):
     return moved
 
 
-@intrinsic
-def move_run(typing, target, to, source, start, count):
+def _move_run(typing, target, to, source, start, count):
     """`target[to : to + count] = source[start : start + count]` of arrays of one type without gaps, unchecked.
 
     A loop would take twice as long for the ten or so elements of a row.
@@ -148,3 +149,6 @@ def move_run(typing, target, to, source, start, count):
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+move_run: Any = intrinsic(_move_run)  # numba says that an intrinsic takes one argument more, and never returns

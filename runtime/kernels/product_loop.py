@@ -42,7 +42,7 @@ READ, LOW = 6, 8
 CELLS = 10
 
 NO_ACT, RELU, CLIP, LEAKY_RELU, OTHER_ACT = range(5)
-ACTS = {None: NO_ACT, "relu": RELU, "clip": CLIP, "leaky_relu": LEAKY_RELU}
+ACTS: dict[str | None, int] = {None: NO_ACT, "relu": RELU, "clip": CLIP, "leaky_relu": LEAKY_RELU}
 """Kinds of activation that `finish` knows; all others are `OTHER_ACT`."""
 
 START, STOP = range(2)

@@ -33,11 +33,12 @@ from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.isa.program import Program
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.loops import clock
-from frustum.dialects.share_done import listening
+from frustum.dialects.share_done import know, listening
 from frustum.dialects.target import Target, from_json
 from frustum.passes.errors import Unsupported
 from frustum.passes.onnx.import_onnx import INT8, import_onnx
 from frustum.passes.weights import write_module
+from frustum.runtime.course import compile_course
 from frustum.runtime.device.expand import expand
 from frustum.runtime.device.tables import with_tables
 from frustum.runtime.diagnostics import Reported, operation_at_fault
@@ -46,7 +47,6 @@ from frustum.runtime.files import cannot_write, make_folder
 from frustum.runtime.garbage import collected_rarely
 from frustum.runtime.machine import Machine
 from frustum.runtime.model import request as asked
-from frustum.runtime.model.calibration import Samples, calibrate_network
 from frustum.runtime.model.chain import (
     Chain,
     DevicePiece,
@@ -68,9 +68,7 @@ from frustum.runtime.time.timeline import simulate
 
 if TYPE_CHECKING:
     from frustum.passes.onnx.place_host import Placement
-
-SHARES = {"imported": 0.0, "typed": 0.03, "fused": 0.85, "tiled": 0.87, "placed": 0.9, "lowered": 0.96, "fixed": 0.98}
-"""Of the time of compiling, what is over at each stop (squeezenet and resnet50 on `edge`); the rest is encoding."""
+    from frustum.runtime.model.calibration import Samples
 
 
 def build(
@@ -176,6 +174,8 @@ def _chain(work: _Compiling) -> Chain:
     if placement is None:
         assert loaded.module is not None
         return _network_chain(loaded.module, work)
+    from frustum.runtime.model.calibration import Samples
+
     file = placement.parts[0].model.file if placement.parts else asked.name_of(loaded, request)
     interface = tuple(asked.interface_of(loaded) or ())
     pieces = _placed_pieces(work, placement, Samples(request, interface), re.sub(r"\W", "_", Path(file).stem))
@@ -256,6 +256,8 @@ def _pieces_of(
     request = asked.with_own_types(request, loaded, module)
     choices = asked.choices_for(loaded, module, request, work.target, work.passes)
     if request.dtype == INT8:
+        from frustum.runtime.model.calibration import calibrate_network
+
         with work.calibrating():
             calibrate_network(module, request, progress)
     needed = loaded.text is None or request.keeps_modules  # a stage is a file already
@@ -283,10 +285,14 @@ def _compiled(
     module: ModuleOp, folder: Path | None, choices: Choices, work: _Compiling, progress: Progress
 ) -> Compilation:
     """The module's executables."""
-    if stop_of(module) == "imported":
-        _dump(folder)(STOPS[0], module)
+    dump = _dump(folder)
+    if dump is not None and stop_of(module) == "imported":
+        dump(STOPS[0], module)
     if work.passes is not None:
         return _run_passes(module, choices, work.passes, folder, progress)
+
+    def at_stop(piece: str) -> AtStop | None:
+        return _dump(folder / piece if folder and piece else folder)
 
     shares = [0.0]
 
@@ -295,20 +301,9 @@ def _compiled(
         shares.append(max(share, shares[-1]))
         progress("compile", shares[-1])
 
-    def at_stop(piece: str) -> AtStop:
-        dump = _dump(folder / piece if folder and piece else folder)
-
-        def told(stop: str, module: ModuleOp) -> None:
-            dump(stop, module)
-            tell(SHARES.get(stop, 0.0))
-
-        return told
-
-    def told_by_pass(share: float) -> None:
-        tell(SHARES["typed"] + share * (SHARES["fused"] - SHARES["typed"]))
-
-    tell(0.0)
-    with listening(told_by_pass):
+    know(weighed=choices.if_better)
+    progress("compile", 0.0)
+    with listening(compile_course(tell)):
         return compile_pieces(
             module, None, choices, work.splitting, work.names, at_stop, measured=written_bytes, count_run=count_run,
             results=work.results,
@@ -334,10 +329,10 @@ def written_bytes(executable: Executable) -> dict[MemoryName, int]:
     return {"sram": found["sram"], "nram": found["nram"], "wram": found["wram"]}
 
 
-def _dump(folder: Path | None) -> AtStop:
-    """What writes a module as the file of its stop, in a folder that is made when it is needed."""
+def _dump(folder: Path | None) -> AtStop | None:
+    """What writes a module as the file of its stop, in a folder that is made when it is needed; None without one."""
     if folder is None:
-        return lambda stop, module: None
+        return None
 
     def write(stop: str, module: ModuleOp) -> None:
         make_folder(folder)
@@ -352,7 +347,7 @@ def _run_passes(
     module: ModuleOp, choices: Choices, passes: Sequence[ModulePass], folder: Path | None, progress: Progress
 ) -> Compilation:
     """The passes of `--pipeline`, each dumped under its own name; they must lead to stop `fixed`."""
-    started, run = time.perf_counter(), Run()
+    started, run, dump = time.perf_counter(), Run(), _dump(folder)
     for number, each in enumerate(passes):
         progress("compile", number / len(passes))
         try:
@@ -361,7 +356,8 @@ def _run_passes(
                 module.verify()
         except DiagnosticException as error:
             raise UsageError(f"error: after pass '{each.name}': {one_line(error)}") from error
-        _dump(folder)(f"{number + 1:02}-{each.name}", module)
+        if dump is not None:
+            dump(f"{number + 1:02}-{each.name}", module)
     if (count := sum(isinstance(op, NetworkOp | ProgramOp) for op in module.walk())) != 1:
         raise UsageError(f"error: --pipeline makes one executable, and after it the module has {count} networks")
     if (stop := stop_of(module)) != STOPS[-1]:

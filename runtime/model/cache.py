@@ -4,31 +4,36 @@ The folder is `$XDG_CACHE_HOME/frustum` (`~/.cache/frustum`), or what FRUSTUM_CA
 the cache off.  An entry is a compiled folder, whose files carry their checksums: what is damaged is made anew, never
 run.  Entries appear under their names when they are whole, so several processes may use the cache at once; when all
 are larger than `MOST_BYTES`, those that were not used for longest go.
+
+Whether there is an entry is known before anything heavy is imported, so that who waits can be told how long.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter as clock
+from typing import TYPE_CHECKING
 
 from frustum.backend import targets
+from frustum.dialects.share_done import know
 from frustum.dialects.target import Target, digest
 from frustum.runtime.failures import UsageError, say
 from frustum.runtime.files import write_folder
-from frustum.runtime.model.chain import Interface
-from frustum.runtime.model.compiled_folder import MANIFEST, open_folder, write_chain
 from frustum.runtime.model.identity import checksum, model_digest, pipeline_digest
 from frustum.runtime.model.options import Request
-from frustum.runtime.model.sources import Job, kind_of_name
+from frustum.runtime.model.sources import MANIFEST, Job, Origin, kind_of_name
 from frustum.runtime.progress import Progress
-from frustum.runtime.report.report import Seconds
+
+if TYPE_CHECKING:
+    from frustum.runtime.model.chain import Interface
 
 MOST_BYTES = 2 << 30
 DEFAULT = "default"
@@ -57,10 +62,26 @@ class Entry:
 
     path: Path
 
+    @property
+    def is_there(self) -> bool:
+        """Whether something lies there, which may be damaged."""
+        return (self.path / MANIFEST).is_file()
+
+    @property
+    def sizes(self) -> dict[str, float]:
+        """How much there is to do, to say how long that takes: of what is damaged nothing is known."""
+        try:
+            return dict(json.loads((self.path / MANIFEST).read_bytes())["sizes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
     def open(self) -> Job | None:
         """What lies there; None where nothing does, or it is damaged: then it is removed."""
-        if not (self.path / MANIFEST).is_file():
+        if not self.is_there:
             return None
+        from frustum.runtime.model.compiled_folder import open_folder
+        from frustum.runtime.report.report import Seconds
+
         started = clock()
         try:
             chain, origin = open_folder(self.path)
@@ -75,6 +96,8 @@ class Entry:
 
     def keep(self, job: Job) -> None:
         """Put a compiled model here; where that cannot be, one line says so and nothing is lost."""
+        from frustum.runtime.model.compiled_folder import write_chain
+
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_folder(self.path, lambda folder: write_chain(folder, job.chain, job.origin))
@@ -96,6 +119,7 @@ def built(
     """
 
     def make() -> Job:
+        progress("import", 0.0)
         from frustum.runtime.model.build import build
 
         return build(request, progress, see)
@@ -105,11 +129,15 @@ def built(
     if folder is None or not request.cache or not is_file or request.dump_ir is not None:
         return make()
     entry = Entry(folder / key_of(request))
+    if entry.is_there:
+        know(**entry.sizes)
+        progress("open", 0.0)
     job = entry.open()
     if job is None:
         job = make()
         entry.keep(job)
-    else:
+    else:  # the same bytes may have lain elsewhere the last time, and be gone there
+        job = replace(job, origin=Origin.of(str(request.model), request.weights_seed or 0))
         see(job.chain.inputs)
     return job
 

@@ -133,6 +133,18 @@ class Chain:
         return piece.executable if same else None
 
     @property
+    def sizes(self) -> dict[str, float]:
+        """How much the device has to do, as `share_done.know` takes it."""
+        asked = [each.manifest["options"].get("least_work") or {"layers": []} for each in self.executables]
+        layers = [layer for each in asked for layer in each["layers"]]
+        weights = [e for each in self.executables for e in each.program.externals_of("weight")]
+        return {
+            "layers": len(layers),
+            "megabytes": sum(e.bytes for e in weights) / 10**6,
+            "gigamacs": sum(layer.get("macs", 0) for layer in layers) / 10**9,
+        }
+
+    @property
     def fallbacks(self) -> list[HostedLayer]:
         return [each for piece in self.pieces if isinstance(piece, HostPiece) for each in piece.fallbacks]
 

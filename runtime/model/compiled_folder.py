@@ -50,11 +50,10 @@ from frustum.dialects.target import digest, from_json, to_json
 from frustum.runtime.failures import UsageError
 from frustum.runtime.files import cannot_read
 from frustum.runtime.model.chain import Chain, DevicePiece, HostedLayer, HostPiece, Interface, Piece, chain_of
-from frustum.runtime.model.sources import Origin
+from frustum.runtime.model.sources import MANIFEST, Origin
 
 __all__ = ["MANIFEST", "SCHEMA", "open_compiled", "open_file", "open_folder", "read_manifest", "write_chain"]
 
-MANIFEST = "manifest.json"
 SCHEMA = 3
 SUFFIXES: dict[str, str] = {"device": ".frustum", "host": ".onnx"}
 SEAL = b' "sha256": "%s"\n}\n'
@@ -88,6 +87,7 @@ def write_chain(folder: Path, chain: Chain, origin: Origin | None) -> None:
         "pieces": pieces,
         "unsplit_peak_bytes": None if chain.unsplit_peak_bytes is None else dict(chain.unsplit_peak_bytes),
         "log": list(chain.log),
+        "sizes": chain.sizes,
     }
     (folder / MANIFEST).write_bytes(_sealed(manifest))
 

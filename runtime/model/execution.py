@@ -199,6 +199,7 @@ def _subgraphs(chain: Chain, ran: RanChain, times: ChainSchedule) -> list[Subgra
             tuple(name for name in chain.outputs if name in piece.outputs),
             piece.executable.manifest["options"].get("least_work"),
             piece.executable.manifest["options"].get("alternatives"),
+            piece.executable.manifest["options"].get("in_dram", {}),
         )
         for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)
         if isinstance(piece, DevicePiece)

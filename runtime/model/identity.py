@@ -13,8 +13,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from frustum.dialects.target import Target, digest
 from frustum.runtime.files import cannot_read
 from frustum.runtime.model.options import Keywords, Request
@@ -116,6 +114,8 @@ def _parts_in_memory(model: ModelProto | ModuleOp) -> Iterator[bytes]:
     if not isinstance(model, ModuleOp):
         yield model.SerializeToString(deterministic=True)
         return
+    import numpy as np
+
     from frustum.passes.weights import store_of
 
     yield str(model).encode()
@@ -128,7 +128,9 @@ def _plain(value: Any) -> Any:
     """As JSON has it; arrays by their checksum."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "dtype"):
+        import numpy as np
+
         return [str(value.dtype), value.shape, checksum([np.ascontiguousarray(value).tobytes()])]
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]

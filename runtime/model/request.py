@@ -144,7 +144,7 @@ def load(request: Request, target: Target | None = None, refused: Mapping[str, s
         refuse_imported(request, text)
         module, source = read_stage(text)
         return Loaded(_own(module, store_of(module)), text=source)
-    origin = Origin(text, request.weights_seed or 0) if kind == "zoo" else Origin(str(Path(text).resolve()))
+    origin = Origin.of(text, request.weights_seed or 0)
     original = read_zoo(text, origin.weights_seed) if kind == "zoo" else Path(text)
     return _import(Loaded(origin=origin, original=original), request, target, refused)
 

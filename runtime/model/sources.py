@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["zoo", "folder", "executable", "stage", "onnx"]
 
 ZOO_PREFIX = "zoo:"
+MANIFEST = "manifest.json"
+"""What is in a compiled folder."""
 WHAT_IS_A_MODEL = "MODEL is a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir"
 
 
@@ -44,6 +46,11 @@ class Origin:
     model: str
     """`zoo:NAME`, or the absolute path of an ONNX file."""
     weights_seed: int = 0
+
+    @classmethod
+    def of(cls, text: str, weights_seed: int) -> Origin:
+        """Of what a user calls `zoo:NAME` or a path."""
+        return cls(text, weights_seed) if kind_of_name(text) == "zoo" else cls(str(Path(text).resolve()))
 
     def load(self) -> ModelProto | Path:
         """The model, or its path; UsageError where it is not there any more."""

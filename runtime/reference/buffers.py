@@ -141,7 +141,7 @@ class RasterBuffer(TileBuffer):
         if tuple(origin[:ROWS]) != self.origin[:ROWS]:
             for ring in (self.kept, self.fresh):
                 ring.rows[:] = NOTHING
-        self.origin = tuple(origin)
+        self.origin: tuple[int, ...] = tuple(origin)
 
     def write(self, ranges: Ranges, values: Array, channel: int = 0) -> None:
         """Positions of the rows that this pass makes."""

@@ -57,7 +57,7 @@ def without_null(kind: Any) -> tuple[Any, bool]:
     return others[0], True
 
 
-KINDS = {str: "text", bool: "true or false"}
+KINDS: dict[type, str] = {str: "text", bool: "true or false"}
 
 
 def key_table() -> str:
@@ -79,5 +79,5 @@ def with_table(page: str) -> str:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
+    file: Path = Path(sys.argv[1])
     file.write_text(with_table(file.read_text()))

@@ -25,12 +25,17 @@ B, CYCLES, NUMBER, SHARE, SECONDS = "bytes", "cycles", "number", "share", "secon
 
 
 class ThroughDramFigures(TypedDict):
-    """A tensor that units write to DRAM and others read; why it is there says `stopped_by` of those that write it."""
+    """A tensor that units write to DRAM and others read; where these units are cut apart, `stopped_by` of those that
+    write it says why."""
 
     name: Annotated[str, Key("", "its name")]
     bytes: Annotated[int, Key(B, "of it that cross the ports; over all tensors they are `intermediate_bytes`")]
     written_by: Annotated[list[str], Key("", "the units that write it")]
     read_by: Annotated[list[str], Key("", "the units that read it")]
+    why: Annotated[
+        str | None,
+        Key("", "whether its readers have a view of the tiles that are made, or why not; and why it is not in SRAM"),
+    ]
 
 
 class DramFigures(TypedDict):

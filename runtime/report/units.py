@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from frustum.dialects.isa.program import Program, instructions
@@ -60,6 +60,8 @@ class SubgraphRun:
     """What its network asks at least, as `passes/analysis/least_work.py` says; None where nobody knows."""
     alternatives: Mapping[str, Mapping[str, int]] | None = None
     """What plans with least time, bytes and energy are expected to take; None where nobody looked for them."""
+    in_dram: Mapping[str, str] = field(default_factory=dict)
+    """Of tensors between units in DRAM by name: why no view of them is on chip, and why they are not in SRAM."""
 
 
 def unit_figures(
@@ -95,13 +97,14 @@ def unit_figures(
 
 def through_dram(runs: Sequence[SubgraphRun]) -> list[dict[str, Any]]:
     """What moves between units through DRAM in the program as it ran, most bytes first: a tensor's name, bytes, and the
-    units that write and read it."""
+    units that write and read it; why it is there, where the program says."""
     found = [
         {
             "name": name,
             "bytes": each.bytes,
             "written_by": [_unit_name(runs, run, unit) for unit in sorted(each.written_by)],
             "read_by": [_unit_name(runs, run, unit) for unit in sorted(each.read_by)],
+            "why": run.in_dram.get(name),
         }
         for run in runs
         for name, each in run.counters.through_dram.items()

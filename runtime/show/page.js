@@ -98,14 +98,15 @@ function bytes() {
 
 // --- roofline ---
 function roofline() {
-  const width = narrow() ? 360 : 640, height = 360, left = 58, top = 12, right = width - 14, bottom = height - 40;
+  const width = narrow() ? 360 : 640, height = 360, top = 12, right = width - 14, bottom = height - 40;
   const peak = D.peaks.macs_per_cycle, band = D.peaks.bytes_per_cycle;
   const points = D.units.filter(unit => unit.macs && unit.dram_bytes && unit.cycles)
-    .map(unit => ({ unit, x: unit.macs / unit.dram_bytes, y: unit.macs / unit.cycles, bound: unit.bound_cycles ? unit.macs / unit.bound_cycles : 0 }));
+    .map(unit => ({ unit, x: unit.macs / unit.dram_bytes, y: unit.macs / unit.cycles, bound: unit.bound_cycles ? unit.macs / unit.bound_cycles : 0 }))
+    .sort((a, b) => (a.unit.name === state.unit) - (b.unit.name === state.unit)); // the chosen one on top
   const s = svg(width, height, `Roofline of ${points.length} units; peak ${count(peak)} products a cycle, ${band} bytes a cycle`);
   const low = v => Math.floor(Math.log10(Math.min(...v))), high = v => Math.ceil(Math.log10(Math.max(...v)));
   const xs = [peak / band / 10, peak / band * 10, ...points.map(p => p.x)], ys = [peak * 1.3, peak / 10, ...points.map(p => p.y)];
-  const [x0, x1, y0, y1] = [low(xs), high(xs), low(ys), Math.max(high(ys), low(ys) + 1)];
+  const [x0, x1, y0, y1] = [low(xs), high(xs), low(ys), Math.max(high(ys), low(ys) + 1)], left = 28 + 7 * count(10 ** y1).length; // beside the widest number
   const X = v => left + (Math.log10(v) - x0) / (x1 - x0) * (right - left), Y = v => bottom - (Math.log10(v) - y0) / (y1 - y0) * (bottom - top);
   for (let e = x0; e <= x1; e++) { shape(s, 'line', { x1: X(10 ** e), x2: X(10 ** e), y1: top, y2: bottom, class: 'grid-line' }); text(s, X(10 ** e), bottom + 15, count(10 ** e), { 'text-anchor': e === x1 ? 'end' : 'middle', class: 'soft' }); }
   for (let e = y0; e <= y1; e++) { shape(s, 'line', { x1: left, x2: right, y1: Y(10 ** e), y2: Y(10 ** e), class: 'grid-line' }); text(s, left - 6, Y(10 ** e) + 4, count(10 ** e), { 'text-anchor': 'end', class: 'soft' }); }
@@ -149,7 +150,7 @@ function graph() {
   const rows = [['layers', unit.layers.length === 1 ? unit.layers[0] : `${unit.layers[0]} .. ${unit.layers[unit.layers.length - 1]} (${unit.layers.length})`],
     ['tiles', `${unit.tiles}, by ${unit.owners}, ${unit.mode}`], ['why it ends', unit.stopped_by || 'the network ends'], ['cycles', count(unit.cycles) + ' of the critical path'],
     ['bound', unit.bound_cycles == null ? '-' : count(unit.bound_cycles)], ['DRAM', count(unit.dram_bytes) + ' bytes'], ['products', count(unit.macs)],
-    ['time goes to', unit.waits.map(wait => `${wait.engine} ${wait.for}${wait.on ? ' on ' + wait.on : ''}: ${count(wait.cycles)}`).join('; ')]];
+    ['time goes to', unit.waits.map(wait => `${wait.engine} ${wait.for}${wait.on ? ' on ' + wait.on : ''}: ${count(wait.cycles)}`).join('; ') || '-']];
   put('unit-g', el('h3', {}, 'Unit ' + unit.name), el('dl', {}, ...rows.flatMap(([a, b]) => [el('dt', {}, a), el('dd', {}, b)])));
 }
 
@@ -172,7 +173,7 @@ function frustum() {
   const names = D.runs[state.run].layers, width = narrow() ? 360 : 900, centre = narrow() ? 140 : 400, gap = narrow() ? 74 : 84;
   const most = Math.max(1, ...found.layers.map(layer => Math.max(layer.rows, layer.cols))), half = narrow() ? 110 : 250;
   const height = (found.layers.length - 1) * gap + half * 0.62 + 16;
-  $('fr-p').textContent = `${found.steps} steps` + (found.drawn < found.steps ? `, of which the first ${found.drawn} are drawn` : '') + '; rows to the left, columns to the right; the last layer on top.';
+  $('fr-p').textContent = `${found.steps} step${found.steps === 1 ? '' : 's'}` + (found.drawn < found.steps ? `, of which the first ${found.drawn} are drawn` : '') + '; rows to the left, columns to the right; the last layer on top.';
   const s = svg(width, height, `Step ${state.step + 1} of unit ${state.unit} through ${found.layers.length} layers`);
   const shown = layer => Math.max(0.16, Math.sqrt(Math.max(layer.rows, layer.cols) / most));
   const reads = new Map();
@@ -320,11 +321,20 @@ function ir() {
 }
 
 // --- what is chosen ---
-function pick(layer) {
+function pick(layer, region) {
   state.layer = layer;
   if (unitOf.get(layer)) choose(unitOf.get(layer)); else { graph(); layers(); }
-  const back = [...document.querySelectorAll('#lay-t td button')].find(each => each.dataset.layer === layer);
+  const back = region || [...document.querySelectorAll('#lay-t td button')].find(each => each.dataset.layer === layer);
   if (back) back.focus({ preventScroll: true });
+}
+function walk(event) {
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key], region = $('graph-g'), names = R.layers.map(layer => layer.name);
+  if (!by || !names.length) return;
+  event.preventDefault();
+  const at = names.indexOf(state.layer), here = at < 0 ? names.findIndex(name => unitOf.get(name) === state.unit) : at + by;
+  const next = Math.min(names.length - 1, Math.max(0, here));
+  pick(names[next], region);
+  region.scrollTop = (next + 0.5) / names.length * region.scrollHeight - region.clientHeight / 2;
 }
 function choose(name) {
   const is = D.units.findIndex(unit => unit.name === name);
@@ -354,6 +364,7 @@ function main() {
   $('place').onchange = () => { state.place = $('place').value; time(); };
   $('mem').onchange = () => { state.memory = $('mem').value; memory(); };
   $('search').oninput = layers;
+  $('graph-g').onkeydown = walk;
   for (const [id, by, shift] of [['z-in', 0.5, 0], ['z-out', 2, 0], ['z-left', 1, -0.4], ['z-right', 1, 0.4]]) $(id).onclick = () => zoom(by, shift);
   $('z-all').onclick = () => { state.from = 0; state.to = 1; time(); memory(); };
   $('z-unit').onclick = toUnit;

@@ -141,17 +141,20 @@ class CounterMap:
     """Numbers of the counters: core slots of all cores, cluster slots of all clusters, their remote views."""
 
     def __init__(self, expanded: Expanded, latency_cycles: int) -> None:
-        self.clusters, self.cores = expanded.clusters, expanded.cores
-        self.units = self.clusters * self.cores
+        self.clusters: int = expanded.clusters
+        self.cores: int = expanded.cores
+        self.units: int = self.clusters * self.cores
         self.latency_cycles = latency_cycles
         waits = [(wait, is_on_core(each)) for each in expanded.instructions for wait in each.waits]
         named = [each for wait, on_core in waits for each in self.watched(wait, on_core, 0)]
         named += [each for instruction in expanded.instructions for each in reached(instruction, 0, 1)]
-        self.core_slots = 1 + max((slot for on_core, slot, _ in named if on_core), default=-1)
-        self.cluster_slots = 1 + max((slot for on_core, slot, _ in named if not on_core), default=-1)
-        self.local = self.core_slots * self.units + self.cluster_slots * self.clusters
-        self.start = 2 * self.local
-        self.seen_from_far = {(w.scope == "all_cores", w.slot) for w, _ in waits if w.scope in _FAR_SCOPES}
+        self.core_slots: int = 1 + max((slot for on_core, slot, _ in named if on_core), default=-1)
+        self.cluster_slots: int = 1 + max((slot for on_core, slot, _ in named if not on_core), default=-1)
+        self.local: int = self.core_slots * self.units + self.cluster_slots * self.clusters
+        self.start: int = 2 * self.local
+        self.seen_from_far: set[tuple[bool, int]] = {
+            (w.scope == "all_cores", w.slot) for w, _ in waits if w.scope in _FAR_SCOPES
+        }
 
     def watched(self, wait: Wait, on_core: bool, unit: int) -> list[Slot]:
         return watched(wait, on_core, unit, self.clusters, self.cores)

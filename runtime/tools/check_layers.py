@@ -2,7 +2,8 @@
 
 Each piece of the device runs twice on the machine, with its layers accumulated and isolated (`layer_errors.py`); its
 accesses are checked for order and its code is decoded.  Where anything is wrong, `find_pass.py` names who did it, and
-the module before that pass is written with the line that shows it.
+the module before that pass is written with the line that shows it.  A machine that stops, at damaged weights or at an
+address outside a memory, is a fault of the instruction at which it does; layers before it are compared.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ def check_layers(
         rows += check.rows()
         if (fault := check.fault()) is not None:
             faults.append(fault + _written(check, model, words))
+        if check.isolated.stopped:
+            break  # nothing is there for the pieces behind it
     return Checked(rows, faults, TOLERANCES[dtype])
 
 
@@ -154,6 +157,8 @@ class _CheckedPiece:
         isolated, _ = self._errors(one, isolated=True)
         if (error := isolated.first_wrong) is not None:
             return self._words(error, one)
+        if isolated.stopped:
+            return isolated.stopped
         accumulated, outputs = self._errors(one, isolated=False)
         return self._output_wrong(outputs, one) or (
             self._words(accumulated.first_wrong, one) if accumulated.first_wrong else None

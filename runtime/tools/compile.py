@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from frustum.runtime.course import Course
 from frustum.runtime.failures import GOOD, UsageError, say
 from frustum.runtime.model.cache import built
 from frustum.runtime.model.compiled import Compiled, check_folder
@@ -22,7 +23,7 @@ def main(options: CompileOptions) -> int:
     check_folder(folder)
     if kind_of(str(options.model)) in ("folder", "executable"):
         raise UsageError(f"{options.model}: error: is compiled already")
-    with TerminalProgress() as progress:
+    with TerminalProgress(course=Course()) as progress:
         job = built(replace(options, cache=not options.no_cache), progress)
         Compiled(job).save(folder)
     for line in job.log:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from frustum.backend import targets
+from frustum.passes.plan.network.known_prices import planned_once
 from frustum.runtime.failures import GOOD, UsageError, say
 from frustum.runtime.model import request as asked
 from frustum.runtime.model.cache import built
@@ -25,7 +26,7 @@ from frustum.runtime.study.options import ExplainKeywords, ExplainOptions
 
 
 def main(options: ExplainOptions) -> int:
-    with TerminalProgress() as progress:
+    with TerminalProgress() as progress, planned_once():
         found, notes = explanation(replace(options, cache=not options.no_cache), progress)
     for line in notes:
         say(line)

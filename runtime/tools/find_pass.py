@@ -27,9 +27,9 @@ from xdsl.passes import ModulePass
 from frustum.backend.compile import CountRun, built, weights_of
 from frustum.backend.file.decoder import CodeError, decode
 from frustum.backend.file.encoder import Code
-from frustum.backend.file.executable import Executable
+from frustum.backend.file.executable import Executable, ExecutableError
 from frustum.backend.file.read_program import read_program
-from frustum.backend.pipeline import LOWERED, STOPS, Choices, Run, stop_of
+from frustum.backend.pipeline import LOWERED, STOPS, Choices, Run, raw_passes, stop_of
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import MEMORIES, instructions
 from frustum.dialects.isa.sync import AllocOp, ExternalOp
@@ -88,8 +88,8 @@ class _Kept(Run):
         self.by_stop[stop], self.now = made, []
 
 
-RAW = ("frustum-lower-tiles", "frustum-keep-tensors", "frustum-choose-line-buffer")
-"""The passes to `lowered` before weights are held."""
+RAW = tuple(step.name for step in raw_passes(Choices()))
+"""The names of the passes to `lowered` before weights are held."""
 
 
 @dataclass(frozen=True)
@@ -153,15 +153,17 @@ def _wrong_at(moment: Snapshot, judge: Judge) -> str | None:
 
 
 def machine_of(module: ModuleOp) -> Machine:
-    """A machine with the program of a module at stop `lowered` or behind; buffers without address lie apart."""
-    module = _placed_apart(module) if not _has_addresses(module) else module
+    """A machine with the program of a module at stop `lowered` or behind; buffers without address lie apart, in
+    memories as large as that needs."""
+    is_placed = _has_addresses(module)
+    module = module if is_placed else _placed_apart(module)
     program = read_program(module)
     found = sorted(weights_of(program, store_of(module)), key=lambda pair: pair[0])
     data = tuple((address, np.ascontiguousarray(array).reshape(-1).view(np.uint8)) for address, array in found)
     executable = Executable(program, Code(b"", PAGES, (), ()), {}, data)
     own = Machine(executable).capacities
     needed = tuple(program.peak_bytes.get(name, 0) for name in MEMORIES)
-    if all(have >= need for have, need in zip(own, needed, strict=True)):
+    if is_placed or all(have >= need for have, need in zip(own, needed, strict=True)):
         return Machine(executable)
     executable = replace(executable)  # another, whose memories are larger
     return Machine(executable, tuple(map(max, own, needed)))
@@ -190,7 +192,7 @@ def _unordered(machine: Machine, last: Snapshot | None) -> Culprit | None:
     """Two accesses that nothing orders: who sets waits has left one out."""
     try:
         check(machine.expanded, machine.capacities)
-    except (RaceError, AccessError) as error:
+    except (RaceError, AccessError, ExecutableError) as error:
         return Culprit("fixed", last.name if last else "frustum-schedule", str(error), last)
     return None
 

@@ -9,7 +9,7 @@ what the layers before it made.  *Isolated*: every layer's result is replaced, a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,14 +17,16 @@ import numpy as np
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
+from frustum.backend.file.executable import ExecutableError
 from frustum.dialects import graph as g
 from frustum.dialects import tile
 from frustum.passes.analysis.layer import is_work, layer_of
 from frustum.passes.errors import ModelError
 from frustum.passes.weights import store_of
-from frustum.runtime.check.observe import WrittenPart, bound_of, finishing, watching
+from frustum.runtime.check.check import RaceError, check
+from frustum.runtime.check.observe import WrittenPart, bound_of, damaged_at, finishing, watching
 from frustum.runtime.device.expand import Expanded
-from frustum.runtime.device.memory import execution_name
+from frustum.runtime.device.memory import AccessError, execution_name
 from frustum.runtime.diagnostics import node_name
 from frustum.runtime.host.layer_values import OracleValues
 from frustum.runtime.host.oracle import TOLERANCES
@@ -92,6 +94,8 @@ class Errors:
 
     dtype: str
     layers: dict[Key, Error] = field(default_factory=dict)
+    stopped: str = ""
+    """Where the machine stopped before its end, and why; the layers are those before that."""
 
     @property
     def first_wrong(self) -> Error | None:
@@ -237,16 +241,15 @@ def errors_of_machine(
     machine: Machine, inputs: Mapping[str, Array], wanted: Mapping[Key, WantedValue], dtype: str, isolated: bool,
     at: Callable[[Any, int], None] = lambda memories, place: None,
 ) -> tuple[Errors, dict[str, Array]]:  # fmt: skip
-    """The layers of an executable in a functional run, and its outputs; `at` also watches it."""
-    expanded, found = machine.expanded, Errors(dtype)
+    """The layers of an executable in a functional run, and its outputs (none where it stops); `at` also watches it."""
+    found = Errors(dtype)
+    try:
+        expanded = machine.expanded
+    except (AccessError, ExecutableError) as error:
+        found.stopped = f"the machine does not start: {error}"
+        return found, {}
     keys = machine_keys(expanded)
-    bounds = {each.layer: bound_of(each) for number in finishing(expanded)
-              for each in [expanded.instructions[number]]}  # fmt: skip
-    maps = {}
-    for number, key in enumerate(keys):
-        whole = wanted[key].map if key in wanted else None
-        if whole is not None and whole.shape == tuple(bounds.get(number, ())):
-            maps[number] = whole, _magnitude(whole)
+    maps = _maps_of(expanded, keys, wanted)
 
     def see(written: WrittenPart) -> None:
         if written.layer not in maps or written.values.dtype.kind in "iu":
@@ -260,14 +263,46 @@ def errors_of_machine(
         if isolated:
             written.values[...] = narrow(part.astype(np.float32), written.values.dtype)
 
-    seeing = watching(expanded, see)
+    seeing, places = watching(expanded, see), [-1]
 
     def watch(memories: Any, place: int) -> None:
         seeing(memories, place)
         at(memories, place)
+        places.append(place)
 
-    outputs = machine.run(inputs, mode="functional", watch=watch).outputs
-    return found, outputs
+    try:
+        return found, machine.run(inputs, mode="functional", watch=watch).outputs
+    except AccessError as error:
+        found.stopped = f"the machine does not start: {_first_outside(machine) or error}"
+    except ExecutableError as error:
+        where = damaged_at(expanded, machine.memories, places[-1])
+        found.stopped = f"the machine stops: {error}" + (f", in {where}" if where else "")
+    return found, {}
+
+
+def _maps_of(
+    expanded: Expanded, keys: Sequence[Key], wanted: Mapping[Key, WantedValue]
+) -> dict[int, tuple[Array, float]]:
+    """What layers are to make, and its magnitude, by their numbers in the program."""
+    bounds = {each.layer: bound_of(each) for number in finishing(expanded)
+              for each in [expanded.instructions[number]]}  # fmt: skip
+    maps = {}
+    for number, key in enumerate(keys):
+        whole = wanted[key].map if key in wanted else None
+        if whole is not None and whole.shape == tuple(bounds.get(number, ())):
+            maps[number] = whole, _magnitude(whole)
+    return maps
+
+
+def _first_outside(machine: Machine) -> str | None:
+    """The first execution that reaches out of a memory; None where none does."""
+    try:
+        check(machine.expanded, machine.capacities)
+    except AccessError as error:
+        return str(error)
+    except RaceError:
+        pass
+    return None
 
 
 def who_wrote(machine: Machine, error: Error) -> str:

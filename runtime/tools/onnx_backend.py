@@ -15,9 +15,9 @@ are then bound, and again for inputs that differ in these.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate
 
 import numpy as np
 import onnx
@@ -47,9 +47,12 @@ class Prepared(BackendRep):
     """A model with the options it is compiled with."""
 
     def __init__(self, model: ModelProto, request: Request, mode: Mode, checked: bool) -> None:
-        self.model, self.request, self.mode, self.checked = model, request, mode, checked
+        self.model = model
+        self.request = request
+        self.mode = mode
+        self.checked = checked
         constants = {tensor.name for tensor in model.graph.initializer} | set(request.constants)
-        self.inputs = [value for value in model.graph.input if value.name not in constants]
+        self.inputs: list[onnx.ValueInfoProto] = [value for value in model.graph.input if value.name not in constants]
         self.chain: Chain | None = None
         """What ran last, or was compiled first."""
         self.report: dict[str, Any] | None = None
@@ -173,11 +176,11 @@ class FrustumBackend(Backend):
         return device.split(":")[0] in DEVICES
 
 
-is_compatible = FrustumBackend.is_compatible
-prepare = FrustumBackend.prepare
-run_model = FrustumBackend.run_model
-run_node = FrustumBackend.run_node
-supports_device = FrustumBackend.supports_device
+is_compatible: Callable[Concatenate[ModelProto, ...], bool] = FrustumBackend.is_compatible
+prepare: Callable[Concatenate[ModelProto, ...], Prepared] = FrustumBackend.prepare
+run_model: Callable[Concatenate[ModelProto, ...], tuple[Any, ...]] = FrustumBackend.run_model
+run_node: Callable[Concatenate[NodeProto, ...], tuple[Any, ...]] = FrustumBackend.run_node
+supports_device: Callable[[str], bool] = FrustumBackend.supports_device
 
 
 def _model_of(

@@ -52,7 +52,7 @@ class FrustumOpt(xDSLOptMain):
     """The driver.  What it adds to xDSL's: where errors are, dumps between passes, every chunk tried."""
 
     source: SourceText
-    doing = ""  # what an error of this moment is put down to
+    doing: str = ""  # what an error of this moment is put down to
 
     def register_all_arguments(self, arg_parser: argparse.ArgumentParser) -> None:
         super().register_all_arguments(arg_parser)
@@ -87,7 +87,7 @@ class FrustumOpt(xDSLOptMain):
                 self._dump("Before", following, module)
             self.doing = f"pass '{following.name}'" if following else ""
 
-        self.pipeline = PassPipeline(passes, between)
+        self.pipeline: PassPipeline = PassPipeline(passes, between)
 
     def get_input_stream(self) -> tuple[IO[bytes], str]:
         if self.args.input_file == "-":

@@ -1,7 +1,8 @@
 # Tests: test/runtime/tools/test_cli_errors.py
 """`frustum run`: compile (or load), emulate, report.
 
-The compiler is loaded only where something is compiled: an executable needs nothing of it.
+The compiler is loaded only where something is compiled: an executable needs nothing of it.  What runs and reports is
+loaded behind the first look into the cache, so that the time left is told before that.
 """
 
 from __future__ import annotations
@@ -11,38 +12,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from frustum.backend.file.executable import ExecutableError
 from frustum.dialects.loops import TIMES
+from frustum.dialects.share_done import know
+from frustum.runtime.course import Course
+from frustum.runtime.device.memory import AccessError
 from frustum.runtime.failures import GOOD, Differs, UsageError, say
 from frustum.runtime.files import check_writable_file, write_file
-from frustum.runtime.host.agreement import agreement, together
-from frustum.runtime.host.inputs import HostArray, read_inputs
-from frustum.runtime.kernels import BFLOAT16, Array
-from frustum.runtime.machine import InputError
 from frustum.runtime.model.cache import built
-from frustum.runtime.model.chain import (
-    Interface,
-    checked_values,
-    flattened,
-    in_types,
-    placed,
-    random_values,
-)  # fmt: skip
-from frustum.runtime.model.compiled_folder import open_compiled
-from frustum.runtime.model.execution import RanChain, execute_chain, report_of_chain
 from frustum.runtime.model.options import RunOptions, refuse_compiled
 from frustum.runtime.model.sources import Job, Origin, kind_of
-from frustum.runtime.model.stream import check_streams, execute_stream, split_inputs, times_of
 from frustum.runtime.progress import Progress, TerminalProgress
-from frustum.runtime.report.report import Seconds
 from frustum.runtime.report.terminal import has_colours, nan_text, show
-from frustum.runtime.show.drawing import RunDrawing, refuse_drawing
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from frustum.runtime.host.inputs import HostArray
     from frustum.runtime.host.oracle import Agreement
+    from frustum.runtime.kernels import Array
+    from frustum.runtime.model.chain import Interface
+    from frustum.runtime.model.execution import RanChain
     from frustum.runtime.report.figures import Report
     from frustum.runtime.report.report import Check
     from frustum.runtime.tools.check_layers import Checked
@@ -58,14 +48,17 @@ def main(options: RunOptions) -> int:
     for path in (options.output, options.report, options.trace, options.html):
         if path is not None and path != STDOUT:
             check_writable_file(Path(path))
-    name, given = str(options.model), read_inputs(Path(options.input)) if options.input else None
-    with TerminalProgress(quiet=options.quiet) as progress:
+    name, given = str(options.model), _arrays(options)
+    with TerminalProgress(quiet=options.quiet, course=Course(options.mode)) as progress:
         job = _job(options, given, lambda inputs: _check_before(options, inputs, given), progress)
         model = _model_for_check(options, job) if options.check else None
+        know(**job.chain.sizes)
         inputs = _inputs(options, job, given)
-        ran, made, outputs = _run(options, job, inputs, progress)
         check, found, layers = None, None, None
+        ran, made, outputs = _run_or_blame(options, job, model, inputs, progress)
         if model is not None:
+            from frustum.runtime.host.agreement import agreement, together
+
             progress("compare", 0.0)
             pairs = zip(inputs, outputs, strict=True)
             check, found = together([agreement(model, *pair, job.chain.dtype) for pair in pairs])
@@ -77,12 +70,9 @@ def main(options: RunOptions) -> int:
         say(line)
     if options.output:
         write_file(Path(options.output), lambda path: _write_arrays(path, made))
-    is_timed = options.stream is not None and options.mode != "functional"
-    stream = times_of(job.chain, ran, len(inputs)).figures if is_timed else None
-    report = report_of_chain(job.chain, ran, check, job.seconds, stream)
+    report = _report(options, job, ran, check, len(inputs))
     if layers is not None:
         report["check"] |= layers.data()
-    report.drawing = RunDrawing(job.chain, ran, options.mode, options.stream is not None, job.model_at_hand)
     _draw(options, report)
     _tell(options, report, layers)
     if layers is not None:
@@ -90,6 +80,39 @@ def main(options: RunOptions) -> int:
     if check and found and not found.good:
         raise Differs(_difference(name, job, check, found))
     return GOOD
+
+
+def _run_or_blame(
+    options: RunOptions, job: Job, model: ModelProto | Path | None, inputs: Sequence[Mapping[str, HostArray]],
+    progress: Progress,
+) -> tuple[RanChain, dict[str, HostArray], list[dict[str, HostArray]]]:  # fmt: skip
+    """`_run`.  Where the machine stops, and layers are checked: the layers before that, and `Differs` says who was
+    wrong."""
+    try:
+        return _run(options, job, inputs, progress)
+    except (AccessError, ExecutableError):
+        if model is None or options.check != "layers":
+            raise
+        from frustum.runtime.tools.check_layers import check_layers
+
+        layers = check_layers(job, model, inputs[0], ["run", str(options.model), "--check=layers"])
+        if not options.quiet:
+            show(f"{layers.text()}\n")
+        layers.raise_faults(str(options.model))
+        raise
+
+
+def _report(options: RunOptions, job: Job, ran: RanChain, check: Check | None, inputs: int) -> Report:
+    """What came of the run for so many inputs, which can be drawn."""
+    from frustum.runtime.model.execution import report_of_chain
+    from frustum.runtime.model.stream import times_of
+    from frustum.runtime.show.drawing import RunDrawing
+
+    is_timed = options.stream is not None and options.mode != "functional"
+    stream = times_of(job.chain, ran, inputs).figures if is_timed else None
+    report = report_of_chain(job.chain, ran, check, job.seconds, stream)
+    report.drawing = RunDrawing(job.chain, ran, options.mode, options.stream is not None, job.model_at_hand)
+    return report
 
 
 def _draw(options: RunOptions, report: Report) -> None:
@@ -123,6 +146,9 @@ def _run(
     options: RunOptions, job: Job, inputs: Sequence[Mapping[str, HostArray]], progress: Progress
 ) -> tuple[RanChain, dict[str, HostArray], list[dict[str, HostArray]]]:
     """The run that is counted, the outputs as they are written, and those of each input."""
+    from frustum.runtime.model.execution import execute_chain
+    from frustum.runtime.model.stream import check_streams, execute_stream
+
     if options.stream is not None:
         check_streams(job.chain)
         return execute_stream(job.chain, inputs, options.mode, options.checked, progress)
@@ -155,7 +181,8 @@ def _refuse_contradictions(options: RunOptions) -> None:
     is_stream = options.stream is not None
     if options.html == STDOUT:
         raise UsageError(f"error: --html {STDOUT}: the page is written to a file, not to stdout")
-    _refuse_drawings(options, is_stream)
+    if options.trace or options.html or options.annotate:
+        _refuse_drawings(options, is_stream)
     if options.quiet and (options.json or options.verbose):
         raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
     if options.json and options.verbose:
@@ -167,6 +194,8 @@ def _refuse_contradictions(options: RunOptions) -> None:
 
 def _refuse_drawings(options: RunOptions, is_stream: bool) -> None:
     """Files that cannot show this run."""
+    from frustum.runtime.show.drawing import refuse_drawing
+
     if options.trace:
         refuse_drawing("trace", options.mode, is_stream, "--")
     if options.html:
@@ -188,6 +217,10 @@ def _job(
     name = str(options.model)
     kind = kind_of(name)
     if kind in ("folder", "executable"):
+        from frustum.runtime.model.chain import placed
+        from frustum.runtime.model.compiled_folder import open_compiled
+        from frustum.runtime.report.report import Seconds
+
         refuse_compiled(options)
         chain, origin = open_compiled(Path(name))
         return Job(placed(chain, options.placement), origin, None, Seconds())
@@ -201,7 +234,7 @@ def _job(
     request = replace(request, keeps_modules=layers)
     if given and kind != "stage":
         each = _each(options, given)
-        shapes = {name: tuple(np.shape(array)) for name, array in each[0].items()}
+        shapes = {name: array.shape for name, array in each[0].items()}
         request = replace(request, calibration=each, shapes={**shapes, **options.shapes})
     loops_before = TIMES.seconds
     job = built(request, progress, see)
@@ -222,9 +255,20 @@ def _check_before(
         check_loads(Path(model))
 
 
+def _arrays(options: RunOptions) -> dict[str, Array] | None:
+    """The arrays of --input."""
+    if not options.input:
+        return None
+    from frustum.runtime.host.inputs import read_inputs
+
+    return read_inputs(Path(options.input))
+
+
 def _inputs(options: RunOptions, job: Job, given: Mapping[str, Array] | None) -> list[dict[str, HostArray]]:
     """Those of each input of the stream, or of the only one; random ones from seeds that count on."""
     if given is None:
+        from frustum.runtime.model.chain import random_values
+
         first = options.input_seed or 0
         return [random_values(job.chain.inputs, first + number) for number in range(options.stream or 1)]
     return [_given_inputs(options, job.chain.inputs, each) for each in _each(options, given)]
@@ -234,6 +278,8 @@ def _each(options: RunOptions, given: Mapping[str, Array]) -> list[dict[str, Hos
     """The arrays of the file for each input."""
     if options.stream is None:
         return [dict(given)]
+    from frustum.runtime.model.stream import split_inputs
+
     return split_inputs(given, options.stream, str(options.input))
 
 
@@ -241,6 +287,9 @@ def _given_inputs(
     options: RunOptions, inputs: Sequence[Interface], given: Mapping[str, Array]
 ) -> dict[str, HostArray]:
     """UsageError, with the name of the file, where the arrays of --input are not what the model takes."""
+    from frustum.runtime.machine import InputError
+    from frustum.runtime.model.chain import checked_values, in_types
+
     try:
         return checked_values(inputs, in_types(inputs, given))
     except InputError as error:
@@ -256,12 +305,18 @@ def _difference(name: str, job: Job, check: Check, found: Agreement) -> str:
 
 def _write_arrays(path: Path, arrays: Mapping[str, HostArray]) -> None:
     """An .npz file without pickles: numbers of types that numpy cannot store as such in f32, text as text."""
+    import numpy as np
+
+    from frustum.runtime.model.chain import flattened
+
     plain: dict[str, Any] = {name: _storable(array) for name, array in flattened(arrays).items()}
     with path.open("wb") as file:
         np.savez(file, **plain)
 
 
 def _storable(array: Array) -> Array:
+    from frustum.runtime.kernels import BFLOAT16
+
     if array.dtype.kind == "O":
         return array.astype(str)
-    return array.astype(np.float32) if array.dtype.kind == "V" or array.dtype == BFLOAT16 else array
+    return array.astype("f4") if array.dtype.kind == "V" or array.dtype == BFLOAT16 else array

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from frustum.dialects import graph as g
 from frustum.dialects.tile import Axis
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
@@ -262,13 +263,33 @@ class Brute:
             plan = plan_beside(unit, self.target, free, chunk_bytes(self.capacity))
             if plan is not None:
                 yield first + 1, plan.dram_bytes, frozenset()
-        own = first, WHOLE
-        free -= self.held[own].bytes
         may_stay = self.is_read_behind(first, first + 1) and not map_.needs_dram
-        if free > 0 and may_stay and self.order.nodes[first].weight_bytes:
-            plan = plan_kept(unit, self.target, free)
+        if may_stay and self.order.nodes[first].weight_bytes:
+            free -= self.held[first, WHOLE].bytes
+            is_matrix = isinstance(op, g.MatmulOp) or not unit.inputs[0].resident
+            plan = self.plan_that_stays(unit, free, first, found) if is_matrix else None
             if plan is not None:
-                yield first + 1, plan.dram_bytes, frozenset({own})
+                yield first + 1, plan.dram_bytes, frozenset({(first, WHOLE)})
+
+    def plan_that_stays(self, unit, free, first, found):
+        """Of a product: in rounds, or by channels where its operand is in SRAM, perhaps over what it adds."""
+        if not unit.inputs[0].resident:
+            return plan_kept(unit, self.target, free) if free > 0 else None
+        free += self.written_over(first, found)
+        return plan_beside(unit, self.target, free, chunk_bytes(self.capacity), {0}) if free > 0 else None
+
+    def written_over(self, first, found):
+        """Bytes of the map in SRAM that a product adds to its result and is the last to read: the result lies there."""
+        op, maps = self.order.nodes[first].op, self.order.maps
+        added = getattr(op, "residual", None)
+        for m in found:
+            made = self.order.nodes[m].op.results[0]
+            users = {use.operation for use in made.uses}
+            reads = [x for x in op.operands if x is made]
+            if made is added and len(reads) == 1 and made.type == op.results[0].type:
+                is_last = maps[m].users[-1] == first and not any(isinstance(user, g.ConcatOp) for user in users)
+                return self.held[m, WHOLE].bytes if is_last and not maps[m].is_output else 0
+        return 0
 
     def is_place(self, concat):
         """Layers make its parts for it alone."""

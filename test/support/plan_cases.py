@@ -41,7 +41,8 @@ def typed(drawn, where, dtype):
     Run().advance(module, ["typed"], Choices(dtype=dtype))
     network = network_of(module)
     order = order_of(ops_of_section(network), network.terminator.values)
-    assume(not is_for_time(order, where))
+    if is_for_time(order, where):
+        assume(False)
     return module, len(order.nodes)
 
 
@@ -49,7 +50,8 @@ def check_least(case, most_layers):
     """The plan for the fewest bytes moves those of the cheapest of all ways, of a network of at most so many layers."""
     drawn, (where, dtype) = case
     module, layers = typed(drawn, where, dtype)
-    assume(0 < layers <= most_layers)
+    if not 0 < layers <= most_layers:
+        assume(False)
     plan = plan_network(network_of(module), where, OptimalOptions(optimise="bytes"))
     assert (NEVER if plan is None else plan.dram_bytes) == least_bytes(module, where)
 

@@ -33,9 +33,11 @@ from frustum.passes.analysis.layer.nest import (
     MapOperand,
     Move,
     builds,
+    chosen_form,
     contiguous,
     copies,
     dense,
+    formed,
     loops,
     refused,
     window,
@@ -72,10 +74,16 @@ def all_channels(index: int, shape: Sequence[int]) -> MapOperand:
 @builds(g.PickOp)
 def pick(op: g.PickOp) -> Layer:
     """Every steps-th position from starts on: pieces are read with longer strides."""
-    dims, out = loops(g.shape_of(op.x)), loops(g.shape_of(op.result))
-    access = tuple(Axis(step, 1, start, 0) for start, step in zip(op.starts, op.steps, strict=True))
-    maps = (MapOperand(0, dims, contiguous(dims), access),)
-    return Layer(PickLayer(tuple(op.steps)), out, contiguous(out), maps)
+    form = chosen_form(op)
+    if form is None:
+        dims, out, starts, steps = loops(g.shape_of(op.x)), loops(g.shape_of(op.result)), op.starts, op.steps
+        own, made = contiguous(dims), contiguous(out)
+    else:
+        starts, steps = (tuple(each[form.index(loop)] for loop in range(RANK)) for each in (op.starts, op.steps))
+        (dims, of_x), (out, of_result) = (formed(g.shape_of(x), form) for x in (op.x, op.result))
+        own, made = TensorView(0, of_x), TensorView(0, of_result)
+    access = tuple(Axis(step, 1, start, 0) for start, step in zip(starts, steps, strict=True))
+    return Layer(PickLayer(tuple(steps)), out, made, (MapOperand(0, dims, own, access),))
 
 
 @builds(g.StackOp, shares=True)

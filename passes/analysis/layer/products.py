@@ -31,8 +31,9 @@ def product(
     the weights where it is not a bias alone."""
 
     def place(value: SSAValue | None) -> int | None:
-        """Number of an operand that may be absent."""
-        return None if value is None else next(i for i, operand in enumerate(op.operands) if operand is value)
+        """Number of an operand behind the two that are multiplied (of which one may be added too); it may be absent."""
+        behind = (i for i, operand in enumerate(op.operands) if i > 1 and operand is value)
+        return None if value is None else next(behind)
 
     named = ("bias", op.bias), ("weight_zero", op.w_zero), ("multiplier", op.multiplier)
     vectors = " ".join(name for name, value in named if value is not None)

@@ -41,6 +41,9 @@ PARTS = 2, 4
 MORE_BYTES = 1.02
 """Times the fewest bytes that a way may move which takes fewer cycles: one head of 2048 x 64 in f16 at 512 KiB moves
 1.327 MB with results that wait in f16, 1.31 MB with values in two parts, which make all scores twice."""
+WIDE_CYCLES = 1.02
+"""Times the cycles that scores of f32 may take, where the type is for the compiler to choose: heads of 4 x 6 scores on
+`edge` are planned with 1.020 times the cycles, counted with 1.004 times, and all within a step of f16 then."""
 SHARE = 0.95
 """Of SRAM, which what is beside the layer leaves it in any case."""
 
@@ -54,10 +57,10 @@ class ExpandAttention(ModulePass):
     softmax.
 
     Before: any attention; `element` is the type it is to have on the device, `carry` that of results between blocks of
-    keys, and f32 of scores too.  After: where the module has a target, only such of floats as has pieces that fit it;
-    where channels are first and what it reads are reshaped planes, it reads these planes as they are, and makes one, if
-    it fits so.  Heads of keys and values that several heads of queries share are repeated by a product's batch (queries
-    of a group are rows of it).
+    keys, and of scores: f32, or with `auto` f32 where that takes no more bytes and hardly more cycles.  After: where
+    the module has a target, only such of floats as has pieces that fit it; where channels are first and what it reads
+    are reshaped planes, it reads these planes as they are, and makes one, if it fits so.  Heads of keys and values that
+    several heads of queries share are repeated by a product's batch (queries of a group are rows of it).
     Source: Vaswani et al., 2017, section 3.2.1.
     """
 
@@ -72,6 +75,8 @@ class ExpandAttention(ModulePass):
             if self.carry == "f32" and size_of(each, self.element) < WIDE:
                 each.attributes[CARRY] = StringAttr("f32")
             found = each if target is None else of_one_head(each, target, self.element)
+            if self.carry == "auto" and target is not None and wide_costs_hardly_more(found, target, self.element):
+                found.attributes[CARRY] = StringAttr("f32")
             if target is None or not is_whole(found, target, self.element, self.carry):
                 _Expansion(found, store_of(op)).run()
             elif not {STREAMED, VALUE_PARTS} & set(found.attributes) and (own := on_planes(found)) is not None:
@@ -82,6 +87,20 @@ class ExpandAttention(ModulePass):
                     Rewriter.replace_op(found, made)
                 else:
                     own.erase()
+
+
+def wide_costs_hardly_more(op: g.AttentionOp, target: Target, element: Element | None) -> bool:
+    """Whether scores of f32 take no more bytes and hardly more cycles than such of a shorter type, where the device
+    runs it as one layer."""
+    size = size_of(op, element)
+    if element_of(g.tensor_of(op.q).element_type) not in FLOATS or size >= WIDE:
+        return False
+    if (short := plan_of(op, target, size)) is None:
+        return False
+    op.attributes[CARRY] = StringAttr("f32")
+    wide = plan_of(op, target, size)
+    del op.attributes[CARRY]
+    return wide is not None and wide.dram_bytes <= short.dram_bytes and wide.cycles <= WIDE_CYCLES * short.cycles
 
 
 def on_planes(op: g.AttentionOp) -> g.AttentionOp | None:

@@ -25,6 +25,11 @@ from frustum.passes.weights import store_of
 WORK_COPIES = 16
 """A part whose mean and variance are found by themselves is at most so small a share of a core's memory: a unit has it
 as numbers, less its mean, and squared, twice each."""
+PARTS_OF_CLUSTER = 8
+"""Parts of a turn that a cluster has at most: a tile is one turn of all clusters, and a softmax of two rows of 900,000
+in f16 on `default` reads them once so, not with one turn of 30 parts a cluster."""
+SMALLER_PARTS = 8
+"""Parts for which clusters have equal numbers are at least that part of the longest that there are."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,9 @@ class ExpandNormalise(ModulePass):
        which reads them once.
     2. The mean is the mean of the parts' means; the variance is the mean of their variances, plus that of their means.
     3. Then every element is scaled and shifted, which reads them again.
+    4. Rows or groups that fit the SRAM of all clusters, and not of one, are normalised one after another, if not all of
+       them do: they stay there, each cluster holding its share, send each other the parts' means and variances, and
+       are read from DRAM once.
 
     All between the operand and the result is f32, as it is inside a core that holds a whole row: squares of f16 are
     infinite from 256 on, and means of large numbers that lie close together need more digits than their deviation.
@@ -50,7 +58,8 @@ class ExpandNormalise(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         written = without_pieces(op, g.NormaliseOp)
         for each in written:
-            _NormExpansion(each, store_of(op), most=most_of_part(target_of(op))).run()
+            target = target_of(op)
+            _NormExpansion(each, store_of(op), target=target, most=most_of_part(target)).run()
         if written:
             Canonicalize().apply(ctx, op)
 
@@ -58,6 +67,20 @@ class ExpandNormalise(ModulePass):
 def most_of_part(target: Target) -> int:
     """Elements whose statistics are found at a time."""
     return target.core.nram.capacity_bytes // (WORK_COPIES * WIDE)
+
+
+def parts_of(total: int, most: int, clusters: int, is_split: bool = True) -> tuple[int, int, int]:
+    """So many elements as turns, parts of each, and equal elements of a part, at most `most`.  Each cluster has as many
+    parts of a turn, where there are such parts that are not much smaller; all parts are one turn where they are not
+    split, or one cluster has all."""
+    longest = longest_part(total, most)
+    for part in range(longest, longest // SMALLER_PARTS, -1):
+        count = total // part
+        if clusters == 1 or total % part or count % clusters:
+            continue
+        share = longest_part(count // clusters, PARTS_OF_CLUSTER if is_split else count)
+        return count // (share * clusters), share * clusters, part
+    return 1, total // longest, longest
 
 
 def longest_part(total: int, most: int) -> int:
@@ -70,24 +93,33 @@ class _NormExpansion(PlainLayers):
     """The layers of one normalisation as they are made; `most`: elements of a part."""
 
     op: g.NormaliseOp
+    target: Target = field(kw_only=True)
     most: int = field(kw_only=True)
 
     def run(self) -> None:
         op, shape = self.op, g.shape_of(self.op.x)
         operands = [value for value in (op.scale, op.shift) if value is not None]
-        if op.axes == tuple(range(op.axes[0], len(shape))):
-            x, seen = self.of_parts(operands)
+        if op.axes != tuple(range(op.axes[0], len(shape))):
+            x = self.of_axes()
+            x = self.scaled(self.shaped(x, shape) if operands else x, operands)
         else:
-            x, seen = self.of_axes(), None
-        if seen is None:
-            x, seen = self.shaped(x, shape), operands
-        for operand, kind in zip(seen, ("mul", "add"), strict=False):
+            split = self.split_of(operands)
+            x = self.shaped(op.x, split)
+            if all(self.is_seen(value, split) for value in operands):
+                x = self.of_rows(x, split, operands)
+            else:
+                x = self.scaled(self.shaped(self.of_parts(x), shape), operands)
+        Rewriter.replace_op(op, self.made, [self.shaped(x, shape)])
+
+    def scaled(self, x: SSAValue, operands: Sequence[SSAValue]) -> SSAValue:
+        """With scale and shift, in the operand's type again."""
+        for operand, kind in zip(operands, ("mul", "add"), strict=False):
             x = self.binary(kind, x, operand)
         last = x.owner
         assert isinstance(last, g.BinaryOp)
-        Rewriter.replace_value_with_new_type(last.result, g.tensor_type(g.tensor_of(op.x).element_type, g.shape_of(x)))
-        x = last.result
-        Rewriter.replace_op(op, self.made, [self.shaped(x, shape)])
+        element = g.tensor_of(self.op.x).element_type
+        Rewriter.replace_value_with_new_type(last.result, g.tensor_type(element, g.shape_of(last.result)))
+        return last.result
 
     def of_axes(self) -> SSAValue:
         """Along any axes: x is read for the mean, for the variance, and for the result."""
@@ -100,37 +132,60 @@ class _NormExpansion(PlainLayers):
             x = self.binary("sub", x, self.mean(x, *axes))
         return self.binary("div", x, self.root(self.mean(self.square(x), *axes)))
 
-    def of_parts(self, operands: Sequence[SSAValue]) -> tuple[SSAValue, Sequence[SSAValue] | None]:
-        """What is normalised together follows each other: as [rows or groups, channels of a group, parts, elements];
-        and how scale and shift are seen so, None where they are not."""
+    def split_of(self, operands: Sequence[SSAValue]) -> Extents:
+        """What is normalised together follows each other: [rows or groups, channels of one, parts, elements]."""
         op, shape = self.op, g.shape_of(self.op.x)
-        first, channels = op.axes[0], shape[1] // op.groups if op.groups > 1 else 1
+        first = op.axes[0]
+        is_by_channels = op.groups > 1 or (first == 1 and any(self.is_of_channels(value) for value in operands))
+        channels = shape[1] // op.groups if is_by_channels else 1
         rows = shape[0] * op.groups if op.groups > 1 else math.prod(shape[:first])
-        total = math.prod(shape) // (rows * channels)
-        part = longest_part(total, self.most)
-        split = rows, channels, total // part, part
-        x, mean = self.shaped(op.x, split), None
-        if op.rms:
-            variance = self.mean(self.mean(self.square(x), 3), 1, 2)
-        else:
-            mean, variance = self.moments(x)
-        x = x if mean is None else self.binary("sub", x, mean)
-        seen = [self.of_channels(value, split) for value in operands]
-        found = [value for value in seen if value is not None]
-        return self.binary("div", x, self.root(variance)), found if len(found) == len(seen) else None
+        clusters, total = self.target.chip.clusters, math.prod(shape) // (rows * channels)
+        turns, parts, part = parts_of(total, self.most, clusters, is_split=channels == 1)
+        return rows, channels * turns, parts, part
 
-    def of_channels(self, value: SSAValue, split: Extents) -> SSAValue | None:
-        """A scale or shift as the parts are seen: constants of channels, or one for each element of a row."""
-        op, shape, own = self.op, g.shape_of(self.op.x), g.shape_of(value)
-        if op.groups == 1 and own == shape[op.axes[0] :]:
+    def of_rows(self, x: SSAValue, split: Extents, operands: Sequence[SSAValue]) -> SSAValue:
+        """Rows or groups [B, channels, parts, elements], with scale and shift."""
+
+        def normalised(own: SSAValue, start: int, stop: int) -> SSAValue:
+            return self.scaled(self.of_parts(own), [self.seen(value, split, start, stop) for value in operands])
+
+        return self.in_turn(x, self.target, normalised)
+
+    def of_parts(self, x: SSAValue) -> SSAValue:
+        """Rows or groups [B, channels, parts, elements], without scale and shift."""
+        if self.op.rms:
+            return self.binary("div", x, self.root(self.mean(self.mean(self.square(x), 3), 1, 2)))
+        mean, variance = self.moments(x)
+        return self.binary("div", self.binary("sub", x, mean), self.root(variance))
+
+    def is_seen(self, value: SSAValue, split: Extents) -> bool:
+        """A scale or shift in the shape of the parts: constants of channels, or one for each element of a row."""
+        is_constant = self.is_of_channels(value) and isinstance(value.owner, g.WeightOp)
+        return self.is_of_rows(value) or (is_constant and self.channels_in(split) is not None)
+
+    def channels_in(self, split: Extents) -> Extents | None:
+        """How all channels of all images are seen: as rows, or as those of rows; None where they are not."""
+        images, channels, *_ = g.shape_of(self.op.x)
+        return next((each for each in ((split[0], 1), split[:2]) if math.prod(each) == images * channels), None)
+
+    def seen(self, value: SSAValue, split: Extents, start: int, stop: int) -> SSAValue:
+        """A scale or shift as rows [start, stop) need it."""
+        if self.is_of_rows(value):
             return self.shaped(value, (1, *split[1:]))
-        is_of_channels = (1,) * (len(shape) - len(own)) + own == (1, shape[1], *(1,) * (len(shape) - 2))
-        per_image = split[0] * split[1] == shape[0] * shape[1]
-        if not is_of_channels or not per_image or not isinstance(value.owner, g.WeightOp):
-            return None
-        array = np.tile(self.store[value.owner.key.data].ravel(), shape[0]).reshape(*split[:2], 1, 1)
-        key = self.store.add(value.owner.key.data, array)
-        return self.add(g.WeightOp(key, g.tensor_type(g.tensor_of(value).element_type, array.shape)))
+        assert isinstance(value.owner, g.WeightOp)
+        array = np.tile(self.store[value.owner.key.data].ravel(), g.shape_of(self.op.x)[0])
+        own = array.reshape(*(self.channels_in(split) or ()), 1, 1)[start:stop]
+        key = self.store.add(value.owner.key.data, own)
+        return self.add(g.WeightOp(key, g.tensor_type(g.tensor_of(value).element_type, own.shape)))
+
+    def is_of_rows(self, value: SSAValue) -> bool:
+        """One element for each of a row."""
+        return self.op.groups == 1 and g.shape_of(value) == g.shape_of(self.op.x)[self.op.axes[0] :]
+
+    def is_of_channels(self, value: SSAValue) -> bool:
+        """One element for each position of axis 1."""
+        shape, own = g.shape_of(self.op.x), g.shape_of(value)
+        return (1,) * (len(shape) - len(own)) + own == (1, shape[1], *(1,) * (len(shape) - 2))
 
     def root(self, variance: SSAValue) -> SSAValue:
         total = self.binary("add", variance, self.constant("epsilon", np.array(self.op.epsilon), f32))

@@ -20,7 +20,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
-from frustum.dialects.extents import Extents, aligned, ceil_div, replaced
+from frustum.dialects.extents import Extents, Int, aligned, ceil_div, replaced
 from frustum.dialects.isa.program import (
     ELEMENT_BYTES,
     ZERO,
@@ -34,6 +34,7 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
+from frustum.dialects.tile import AttentionLayer
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, copies, filled, spread
 from frustum.passes.lower.unit.memory_map import (
@@ -81,21 +82,22 @@ class AttentionLowering:
     def __init__(self, nest: LayerNest):
         kind = nest.kind
         assert isinstance(kind, t.AttentionLayer)
-        self.own, self.kind = nest, kind
-        self.keys = nest.map.channels
-        self.blocks = ceil_div(kind.keys, self.keys)
-        self.depth = len(nest.nest.loops)
-        self.level = nest.site.level + self.depth
-        self.rows = nest.map.extent[kind.position] * kind.width
+        self.own = nest
+        self.kind: AttentionLayer = kind
+        self.keys: int = nest.map.channels
+        self.blocks: Int = ceil_div(kind.keys, self.keys)
+        self.depth: int = len(nest.nest.loops)
+        self.level: int = nest.site.level + self.depth
+        self.rows: int = nest.map.extent[kind.position] * kind.width
         """Of queries."""
         self.element: Element = nest.tiles[QUERIES].element
         self.score_element: Element = "f32" if kind.has_wide_scores else self.element
-        self.mask_at = 1 if kind.is_batched else MASK
-        self.has_mask = len(nest.tiles) > self.mask_at
-        self.is_scaled_before = self.has_mask or kind.softcap > 0
-        self.is_in_blocks = self.blocks > 1
+        self.mask_at: int = 1 if kind.is_batched else MASK
+        self.has_mask: bool = len(nest.tiles) > self.mask_at
+        self.is_scaled_before: bool = self.has_mask or kind.softcap > 0
+        self.is_in_blocks: Any = self.blocks > 1
         self.leaving: list[tuple[Leaving, Part]] = []
-        self.result = self.packed(nest.out, nest.result_box.start, nest.share.extent)
+        self.result: Placed = self.packed(nest.out, nest.result_box.start, nest.share.extent)
 
     def packed(self, like: Placed, start: Starts, extent: Extents) -> Placed:
         """A box of a map in a core; where its positions are those of a plane they follow each other."""
@@ -212,9 +214,10 @@ class AttentionLowering:
 
     def emit(self, block: Block) -> None:
         """Append the whole layer to a block."""
-        self.queries = self.query_piece()
-        self.key_block, self.value_block = self.key_piece(KEYS), self.key_piece(VALUES)
-        self.mask_block = self.mask_piece() if self.has_mask else None
+        self.queries: PieceLoad = self.query_piece()
+        self.key_block: PieceLoad = self.key_piece(KEYS)
+        self.value_block: PieceLoad = self.key_piece(VALUES)
+        self.mask_block: PieceLoad | None = self.mask_piece() if self.has_mask else None
         self.body(block, 0, self.own.site.stage)
 
     def body(self, block: Block, depth: int, stage: int) -> None:
@@ -295,30 +298,34 @@ class PieceSteps:
     block of keys, where there are several."""
 
     def __init__(self, low: AttentionLowering):
-        self.low, self.kind = low, low.kind
+        self.low = low
+        self.kind: AttentionLayer = low.kind
         count, is_in_blocks = copies(low.depth), low.is_in_blocks
         each = 2 if is_in_blocks else count
         scores = self.held_scores(is_looped=is_in_blocks or low.depth > 0)
-        self.highest = low.held(1, low.score_element, 1)
-        self.total, self.sums = low.held(1, "f32", count), low.held(low.kind.value_size, "f32", count)
-        self.before, self.shrink = low.held(1, low.score_element, 1), low.held(1, "f32", each)
+        self.highest: CoreBuffer = low.held(1, low.score_element, 1)
+        self.total: CoreBuffer = low.held(1, "f32", count)
+        self.sums: CoreBuffer = low.held(low.kind.value_size, "f32", count)
+        self.before: CoreBuffer = low.held(1, low.score_element, 1)
+        self.shrink: CoreBuffer = low.held(1, "f32", each)
         self.buffers: list[Operation] = [self.highest.alloc, self.total.alloc, self.sums.alloc]
         self.block_buffers: list[Operation] = [*scores, self.before.alloc, self.shrink.alloc]
         if not is_in_blocks:
             self.buffers += scores
-        self.scale = low.kind.scale
+        self.scale: float = low.kind.scale
         self.scaled_queries: Placed | None = None
         if low.is_scaled_before:
             own = low.queries.placed
             self.scaled_queries = low.packed(own, own.start, own.extent)
             self.buffers.append(allocate(self.scaled_queries, "nram", count))
-        self.level = low.level if is_in_blocks else None
+        self.level: int | None = low.level if is_in_blocks else None
 
     def held_scores(self, *, is_looped: bool) -> list[Operation]:
         """Buffers for scores, and for their powers: the same, but where scores are wider."""
         low, copies = self.low, SCORE_COPIES if is_looped else 1
         if low.score_element == low.element:
-            self.made = self.powers = low.held(low.keys, low.element, copies)
+            self.made: CoreBuffer = low.held(low.keys, low.element, copies)
+            self.powers: CoreBuffer = self.made
             return [self.made.alloc]
         self.made, self.powers = (
             low.held(low.keys, element, min(copies, WIDE_COPIES)) for element in (low.score_element, low.element)

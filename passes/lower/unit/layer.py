@@ -33,7 +33,8 @@ class LayerLowering:
     of its result piece by piece."""
 
     def __init__(self, pieces: LayerPieces, before: Before | None = None):
-        self.pieces, self.before = pieces, before or Before()
+        self.pieces = pieces
+        self.before: Before = before or Before()
         self.leaving: list[tuple[Leaving, Part]] = []
 
     def takes(self, leaving: Leaving) -> bool:

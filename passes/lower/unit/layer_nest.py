@@ -23,10 +23,10 @@ from frustum.dialects.isa.program import (
     Span,
     Starts,
 )
-from frustum.dialects.tile import INPUTS, ComputeOp, ConvLayer, SendOp, SubMap, TensorView
+from frustum.dialects.tile import INPUTS, Access, ComputeOp, ConvLayer, LayerKind, SendOp, SubMap, TensorView
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
-from frustum.passes.analysis.piece_nest import CHANNELS_IN, LoopName, Nest
+from frustum.passes.analysis.piece_nest import CHANNELS_IN, LoopName, Nest, Piece
 from frustum.passes.lower.unit.memory_map import (
     Placed,
     Tags,
@@ -120,27 +120,31 @@ class LayerNest:
     def __init__(
         self, op: ComputeOp, tiles: Sequence[Placed], out: Placed, site: Site, cut: tuple[SubMap, Nest] | None = None
     ):
-        self.op, self.tiles, self.out, self.site = op, list(tiles), out, site
-        self.kind = op.layer
-        self.map = op.map.data if cut is None else cut[0]
-        self.access = [a.data for a in op.access.data]
-        self.reduced = self.kind.reduced
+        self.op = op
+        self.tiles: list[Placed] = list(tiles)
+        self.out = out
+        self.site = site
+        self.kind: LayerKind = op.layer
+        self.map: SubMap = op.map.data if cut is None else cut[0]
+        self.access: list[Access] = [a.data for a in op.access.data]
+        self.reduced: tuple[int, ...] = self.kind.reduced
         if self.reduced:  # its pieces are pieces of the input
             self.access = [SAME4]
         if self.map.compact and isinstance(self.kind, ConvLayer):
             self.tiles[0] = sampled(self.tiles[0], out, self.kind.strides)
             self.access[0] = (*self.access[0][:2], *SAME4[2:])
             self.kind = replace(self.kind, strides=(1, 1))
-        self.conv = self.kind if isinstance(self.kind, ConvLayer) else None
-        self.is_matrix = self.conv is not None and not self.map.on_vector
+        self.conv: ConvLayer | None = self.kind if isinstance(self.kind, ConvLayer) else None
+        self.is_matrix: bool = self.conv is not None and not self.map.on_vector
         self.nest: Nest = cut[1] if cut else nests.build(self.map, *self.space, self.kind, site.cores, site.level)
-        self.piece = self.share = self.nest.piece
-        self.is_summed = self.map.cores == INPUTS and site.cores > 1
+        self.piece: Piece = self.nest.piece
+        self.share: Piece = self.piece
+        self.is_summed: bool = self.map.cores == INPUTS and site.cores > 1
         if self.is_summed:
             self.share = share_of(self.piece, self.map, site.cores)
         summed: list[LoopName] = [CHANNELS_IN, *self.reduced]
-        self.is_accumulated = any(self.nest.position(name) is not None for name in summed)
-        self.out_depth = self.nest.depth([name for name, _ in self.nest.loops if name not in summed])
+        self.is_accumulated: bool = any(self.nest.position(name) is not None for name in summed)
+        self.out_depth: int = self.nest.depth([name for name, _ in self.nest.loops if name not in summed])
 
     @property
     def space(self) -> tuple[Starts, Extents, Extents]:

@@ -80,12 +80,12 @@ class LayerPieces(LayerNest):
         sources: Mapping[int, MapSource] = MappingProxyType({}),
     ):
         super().__init__(op, tiles, out, site, cut)
-        self.streams = [channels_of_map(self, sources[MAP])] if MAP in sources else []
+        self.streams: list[PieceLoad] = [channels_of_map(self, sources[MAP])] if MAP in sources else []
         added = residual_of_last_round(self, sources[RESIDUAL]) if RESIDUAL in sources else []
         own = [k for k in range(len(self.tiles)) if k not in in_core]
         loaded = {k: added[1] if k in sources and k == RESIDUAL else self.load(k) for k in own}
-        self.loads = list(loaded.values())
-        self.pieces = [in_core[k] if k in in_core else loaded[k].placed for k in range(len(self.tiles))]
+        self.loads: list[PieceLoad] = list(loaded.values())
+        self.pieces: list[Placed] = [in_core[k] if k in in_core else loaded[k].placed for k in range(len(self.tiles))]
         if self.streams and self.loads[0].depth > self.streams[0].depth:  # read in a body further inside
             self.loads.insert(0, self.streams.pop())
         is_kept = self.map.weights == "core"
@@ -105,9 +105,11 @@ class LayerPieces(LayerNest):
         is_apart = self.is_summed or (bool(of_weights) and [*vectors] == ["bias"])
         named = {name: vector_piece(self, held, "nram" if is_apart else "wram") for name, held in vectors.items()}
         self.loads += named.values()
-        self.vector_pieces = {name: each.placed for name, each in named.items()}
-        self.result, self.acc = self.result_in(out.element), None
-        self.made, self.sums = self.result, None
+        self.vector_pieces: dict[str, Placed] = {name: each.placed for name, each in named.items()}
+        self.result: Placed = self.result_in(out.element)
+        self.acc: Placed | None = None
+        self.made: Placed = self.result
+        self.sums: PartialSums | None = None
         self.results: list[Operation] = []
         if self.kind.is_copied:
             self.result.allocated = self.pieces[0].buffer

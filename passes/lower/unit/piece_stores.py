@@ -70,14 +70,28 @@ def part_of_pieces(leaving: Leaving, piece: Piece, made: Placed, cores: int) -> 
             starts.append(own.start)
             spans.append(own)
         elif wanted.extent > own.extent and wanted.limit is None:
+            ends = ends_of(own, wanted)
+            if ends is None:
+                return None
             starts.append(own.start)
-            end = Affine(wanted.bound) - wanted.start if own.limit is None else own.limit - wanted.start
-            spans.append(Span(own.start - wanted.start, own.extent, wanted.extent, end))
+            spans.append(Span(own.start - wanted.start, own.extent, *ends))
         else:
             return None
     part = Part(tuple(starts), Box.of(*spans))
     run, all_of_it = (run_bytes(box, leaving) for box in (part.box, region))
     return part if WASTE * run >= min(all_of_it, leaving.least_run_bytes) else None
+
+
+def ends_of(own: Span, wanted: Span) -> tuple[int, Affine] | None:
+    """Where pieces of a region end, counted from where it begins, as a bound and a limit: the region, the map, and what
+    is made all end them; None where more than one of these is not the same everywhere."""
+    extent, of_map = wanted.extent, Affine(wanted.bound) - wanted.start
+    if own.limit is None:
+        return extent, of_map
+    of_made = own.limit - wanted.start
+    if of_made.is_constant:
+        return min(extent, of_made.base), of_map
+    return (min(extent, of_map.base), of_made) if of_map.is_constant else None
 
 
 def run_bytes(box: Box, leaving: Leaving) -> int:

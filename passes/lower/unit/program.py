@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,11 +16,12 @@ from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects import module as m
 from frustum.dialects import tile as t
+from frustum.dialects.extents import Extents
 from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, ExternalClass
 from frustum.dialects.target import Target
-from frustum.passes.analysis.module import element_in
+from frustum.passes.analysis.module import element_in, layer_name
 from frustum.passes.lower.unit.homes import Home
 from frustum.passes.lower.unit.memory_map import Placed
 
@@ -57,10 +58,11 @@ class Declarations:
     types that the host passes and expects (`dtypes`), inputs then outputs."""
 
     def __init__(self, network: g.NetworkOp, body: Block):
-        self.network, self.body = network, body
+        self.network = network
+        self.body = body
         self.buffers: dict[SSAValue, Window] = {}
         self.weights: dict[str, SSAValue] = {}
-        self.roots = self.output_roots()
+        self.roots: dict[SSAValue, tuple[int, SSAValue]] = self.output_roots()
         unknown = (None,) * (len(network.inputs) + len(network.outputs))
         self.dtypes: tuple[str | None, ...] = m.texts_of(network, m.MODEL_DTYPES) or unknown
 
@@ -106,6 +108,9 @@ class Declarations:
             window = Window(self.external(self.network.outputs[position], "output", seen, dtype))
         else:
             window = Window(self.external(name, "intermediate", value, None))
+        noted = window.buffer.owner
+        if found is None and isinstance(noted, Operation) and any(True for _ in readers_of(value)):
+            noted.attributes[m.WHY_IN_DRAM] = StringAttr(why_no_view(value))
         self.buffers[value] = window
         return window
 
@@ -143,6 +148,57 @@ def part_of(value: SSAValue) -> tuple[g.ConcatOp, int] | None:
         if isinstance(use.operation, g.ReshapeOp) and (found := part_of(use.operation.result)) is not None:
             return found
     return None
+
+
+def why_no_view(value: SSAValue) -> str:
+    """Why units that read a unit's result, or a concatenation, have no view of the tiles that are made of it; or that
+    there is one."""
+    makers = list(makers_of(value))
+    for maker in makers:
+        if isinstance(maker, t.MoveOp):
+            return f"no view: '{layer_name(maker)}' moves elements from tensor to tensor"
+    made = [seen_by(each) for each in makers if isinstance(each, t.StoreOp)]
+    for reader in readers_of(value):
+        if isinstance(reader, t.MoveOp):
+            return f"no view: '{layer_name(reader)}' moves its elements to another tensor"
+        if not isinstance(reader, t.LoadOp):
+            return f"no view: '{layer_name(reader)}' takes it as weights, piece by piece"
+        if made and seen_by(reader) not in made:
+            forms = seen_by(reader), made[0]
+            read, other = (f"{'x'.join(map(str, shape))} (strides {list(strides)})" for shape, strides in forms)
+            return f"no view: '{layer_name(reader)}' reads as {read} what is made as {other}"
+    if isinstance(value.owner, g.ConcatOp):
+        return "no view: tiles of several units lie side by side"
+    return "a view exists: it is read as it is made"
+
+
+def seen_by(op: t.LoadOp | t.StoreOp) -> tuple[Extents, Extents]:
+    """The extents of a tensor as tiles have it, and their strides in elements; 0 where there is one position."""
+    bound, strides = op.region.data.bound, op.view.data.strides
+    return bound, tuple(stride if size > 1 else 0 for size, stride in zip(bound, strides, strict=True))
+
+
+def makers_of(value: SSAValue) -> Iterator[Operation]:
+    """What stores a tensor, or moves elements into it, in the unit that gives it; of a concatenation in all."""
+    root = g.root_of(value)
+    owner = root.owner
+    if isinstance(owner, g.ConcatOp):
+        for x in owner.xs:
+            yield from makers_of(x)
+    elif isinstance(owner, t.UnitOp):
+        number = [result is root for result in owner.results].index(True)
+        for op in owner.body.walk():
+            if isinstance(op, (t.StoreOp, t.MoveOp)) and op.output.value.data == number:
+                yield op
+
+
+def readers_of(value: SSAValue) -> Iterator[Operation]:
+    """What reads a tensor in the units behind it, under any shape; a concatenation's readers are those of all parts."""
+    for use in value.uses:
+        if isinstance(use.operation, (g.ReshapeOp, g.ConcatOp)):
+            yield from readers_of(use.operation.results[0])
+        elif isinstance(use.operation, t.UnitOp):
+            yield from (inner.operation for inner in use.operation.body.block.args[use.index].uses)
 
 
 def inside(concat: g.ConcatOp, number: int) -> tuple[int, int, int]:
@@ -183,7 +239,8 @@ def check_written(concat: g.ConcatOp) -> None:
 
 
 def carried_in(unit: t.UnitOp) -> str:
-    """The type in which sums or results of a unit's layers wait in SRAM between rounds of channels or blocks of keys;
+    """The type in which sums or results of a unit's layers wait in SRAM between rounds of channels, chunks of a hidden
+    map or blocks of keys;
     empty where none do."""
     found = set[str]()
     for op in unit.body.walk():
@@ -191,7 +248,7 @@ def carried_in(unit: t.UnitOp) -> str:
             element = op.result.type.data.element
             if isinstance(op.layer, t.AttentionLayer) and op.layer.is_batched:
                 found.add("f32" if op.layer.is_wide else element)
-            elif op.map.data.in_rounds:
+            elif op.map.data.in_rounds or m.PART_OF_SUM in op.attributes:
                 found.add(element)
     return " ".join(sorted(found))
 

@@ -31,6 +31,7 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
+from frustum.dialects.tile import AttentionLayer
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.lower.unit import memory_map as mm
 from frustum.passes.lower.unit.attention import (
@@ -95,10 +96,16 @@ class StreamedAttention:
     ):
         kind = op.layer
         assert isinstance(kind, t.AttentionLayer)
-        self.op, self.tiles, self.out, self.site = op, tiles, out, site
-        self.kind, self.windows, self.loops = kind, windows, loops
-        self.keys, self.chunk = op.map.data.channels, op.map.data.chunk
-        self.held = op.map.data.held * self.chunk
+        self.op = op
+        self.tiles = tiles
+        self.out = out
+        self.site = site
+        self.kind: AttentionLayer = kind
+        self.windows = windows
+        self.loops = loops
+        self.keys: int = op.map.data.channels
+        self.chunk: int = op.map.data.chunk
+        self.held: int = op.map.data.held * self.chunk
 
     def takes(self, leaving: Leaving) -> bool:
         """The result is done with the last block."""
@@ -225,8 +232,12 @@ class RowsOfBlock(AttentionLowering):
         self, nest: LayerNest, keys: tuple[Affine, int], level: int | None, rule: SeenBefore, state: RowState
     ):
         super().__init__(nest)
-        (self.first_key, self.end), self.rule, self.state = keys, rule, state
-        self.is_in_blocks, self.level = False, level if level is not None else 0
+        self.first_key: Affine = keys[0]
+        self.end: int = keys[1]
+        self.rule = rule
+        self.state = state
+        self.is_in_blocks: bool = False
+        self.level: int = level if level is not None else 0
 
     @property
     def key(self) -> Affine:
@@ -256,8 +267,8 @@ class RowsOfBlock(AttentionLowering):
 
     def emit_at(self, block: Block, stage: int) -> None:
         """Append the loop, or what it has inside, to a block."""
-        self.queries = map_piece(self.own, QUERIES)
-        self.mask_block = self.mask_piece() if self.has_mask else None
+        self.queries: PieceLoad = map_piece(self.own, QUERIES)
+        self.mask_block: PieceLoad | None = self.mask_piece() if self.has_mask else None
         is_looped = self.depth > 0
         body, first = (Block(), 0) if is_looped else (block, stage)
         steps = RowSteps(self)
@@ -290,16 +301,18 @@ class RowSteps(PieceSteps):
         super().__init__(low)
         count = copies(low.depth)
         scores = self.held_scores(is_looped=low.depth > 0)
-        self.highest = low.held(1, low.score_element, count)
-        self.old_highest, self.old_total = low.held(1, low.score_element, count), low.held(1, "f32", count)
-        self.before, self.inverse = low.held(1, "f32", 1), low.held(1, "f32", 1)
-        self.shrink = low.held(1, "f32", 1)
+        self.highest: CoreBuffer = low.held(1, low.score_element, count)
+        self.old_highest: CoreBuffer = low.held(1, low.score_element, count)
+        self.old_total: CoreBuffer = low.held(1, "f32", count)
+        self.before: CoreBuffer = low.held(1, "f32", 1)
+        self.inverse: CoreBuffer = low.held(1, "f32", 1)
+        self.shrink: CoreBuffer = low.held(1, "f32", 1)
         result = low.result
-        self.result = mm.packed(low.own.out, result.start, result.extent, result.element)
-        self.wide = mm.packed(low.own.out, result.start, result.extent, low.state.result.element)
-        self.old = replace(self.wide)
+        self.result: mm.Placed = mm.packed(low.own.out, result.start, result.extent, result.element)
+        self.wide: mm.Placed = mm.packed(low.own.out, result.start, result.extent, low.state.result.element)
+        self.old: mm.Placed = replace(self.wide)
         held = (self.highest, self.total, self.sums, self.before, self.inverse, self.shrink)
-        self.buffers = [*scores, *(each.alloc for each in held)]
+        self.buffers: list[Operation] = [*scores, *(each.alloc for each in held)]
         self.buffers += [self.old_highest.alloc, self.old_total.alloc]
         placed = [self.result, self.old, *([self.wide] if self.kind.is_wide else [])]
         self.buffers += [mm.allocate(each, "nram", count) for each in placed]

@@ -20,15 +20,18 @@ class TileLoops:
     `levels`: tile indices as affines of these; `bodies`: of the loops, the program's own first."""
 
     def __init__(self, unit: t.UnitOp, clusters: int):
-        self.unit, self.clusters = unit, clusters
+        self.unit = unit
+        self.clusters = clusters
         self.deepest_copies: int = unit.depth.value.data
         counts, swept = unit.tile_counts, (ROWS, COLUMNS) if unit.sweeps else ()
         self.loops: list[tuple[int | None, int]] = [
             (d, counts[d]) for d in unit.loop_order if counts[d] > 1 and d not in swept
         ]
-        self.shared = len(self.loops)
-        self.levels = {d: Affine.index(level) for level, (d, _) in enumerate(self.loops) if d is not None}
-        self.bodies = [Block() for _ in range(len(self.loops) + 1)]
+        self.shared: int = len(self.loops)
+        self.levels: dict[int, Affine] = {
+            d: Affine.index(level) for level, (d, _) in enumerate(self.loops) if d is not None
+        }
+        self.bodies: list[Block] = [Block() for _ in range(len(self.loops) + 1)]
 
     def __len__(self) -> int:
         return len(self.loops)

@@ -16,6 +16,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Box
 from frustum.dialects.module import MACS, OWN_ELEMENTS
+from frustum.dialects.target import Target
 from frustum.passes.lower.unit import prefetch
 from frustum.passes.lower.unit.attention import AttentionLowering
 from frustum.passes.lower.unit.kept_weights import staying, wram_need
@@ -45,15 +46,17 @@ class UnitLowering:
     """
 
     def __init__(self, program: ProgramBody, unit: t.UnitOp):
-        self.program, self.unit, self.target = program, unit, program.target
-        self.loops = TileLoops(unit, self.target.chip.clusters)
-        self.number = program.names.unit(unit, math.prod(unit.tile_counts))
-        self.first_layer = len(program.names.layers)
+        self.program = program
+        self.unit = unit
+        self.target: Target = program.target
+        self.loops: TileLoops = TileLoops(unit, self.target.chip.clusters)
+        self.number: int = program.names.unit(unit, math.prod(unit.tile_counts))
+        self.first_layer: int = len(program.names.layers)
         self.numbers: dict[Operation, int] = {}
-        self.written = self.first_layer - 1
+        self.written: int = self.first_layer - 1
         self.tensors: dict[SSAValue, Window] = {}
-        self.tiles = Tiles(self.loops, program.homes, program.body)
-        self.stage = 0
+        self.tiles: Tiles = Tiles(self.loops, program.homes, program.body)
+        self.stage: int = 0
         self.gone: set[Operation] = set()
         self.staying: set[Operation] = set()
         self.in_core: dict[Operation, SSAValue] = {}

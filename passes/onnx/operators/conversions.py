@@ -5,6 +5,7 @@ operators read: scales, zero points, integers, each checked and named."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from frustum.passes.onnx.loading import BOOL, FLOATS
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.weights import DEVICE_INTEGERS, Array, numpy_of
 
-UNSIGNED = {np.dtype(np.uint8): 128, np.dtype(np.uint16): 32768}
+UNSIGNED: dict[np.dtype[Any], int] = {np.dtype(np.uint8): 128, np.dtype(np.uint16): 32768}
 """What the device's signed integers are less than the model's."""
 
 

@@ -5,7 +5,7 @@ or made of the tensor's own elements), and those that only rename elements by ne
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from xdsl.ir import SSAValue
@@ -106,7 +106,7 @@ def _reflected(index: int, extent: int) -> int:
     return min(place, period - place)
 
 
-POSITIONS = {
+POSITIONS: dict[str, Callable[[int, int], int]] = {
     "edge": lambda index, extent: min(max(index, 0), extent - 1),
     "reflect": _reflected,
     "wrap": lambda index, extent: index % extent,

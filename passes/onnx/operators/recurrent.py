@@ -53,7 +53,7 @@ class Loop:
     clip: float
 
     def __post_init__(self) -> None:
-        self.state = [self.node.weight(np.ascontiguousarray(each), "R") for each in self.weights.state]
+        self.state: list[SSAValue] = [self.node.weight(np.ascontiguousarray(each), "R") for each in self.weights.state]
 
     def gate(self, number: int, x: SSAValue, h: SSAValue | None) -> SSAValue:
         """What the inputs say of a gate, and what the state before does."""
@@ -132,7 +132,7 @@ KINDS = {
     "LSTM": Recurrence(4, ("sigmoid", "tanh", "tanh"), 2, lstm_step),
 }
 X, W, R, BIAS, LENGTHS, STATE, PEEPHOLES = 0, 1, 2, 3, 4, 5, 7
-DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
 def recurrent(node: Node) -> Result:

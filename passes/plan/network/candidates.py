@@ -153,37 +153,49 @@ class Candidates:
     """All ways to run a group: tile shapes, and which of its maps are or stay in SRAM."""
 
     def __init__(self, group: Group, setting: Setting):
-        self.group, self.setting, shapes = group, setting, group.shapes
+        self.group = group
+        self.setting = setting
+        shapes = group.shapes
         largest_first = np.array(group.weights[::-1], np.int64)
-        self.held_weights = int(largest_first.sum())
-        self.total_weights = self.held_weights * group.shares
-        self.least = group.constant_bytes + group.vector_bytes + self.total_weights
+        self.held_weights: int = int(largest_first.sum())
+        self.total_weights: int = self.held_weights * group.shares
+        self.least: int = group.constant_bytes + group.vector_bytes + self.total_weights
         images = setting.order.layer(group.stop - 1).out_dims[0]
-        self.kept = kept_room(setting.target) * setting.target.cluster.cores if images > 1 else 0
+        self.kept: int = kept_room(setting.target) * setting.target.cluster.cores if images > 1 else 0
         """Bytes of streamed weights of several images that a cluster's cores keep through all passes."""
-        self.streamed = np.concatenate([[0], np.cumsum(largest_first)])
+        self.streamed: Ints = np.concatenate([[0], np.cumsum(largest_first)])
         may_wait = setting.in_cores and images == 1 and not group.by_channels
         waits = np.array(waiting(group.weights[::-1], setting.target) if may_wait else [], np.bool_)
-        self.again = np.concatenate([[0], np.cumsum(largest_first * ~waits)]) if waits.any() else self.streamed
+        self.again: Ints = np.concatenate([[0], np.cumsum(largest_first * ~waits)]) if waits.any() else self.streamed
         """Bytes that every pass but the first reads again, by how many of the largest weights are streamed."""
         chunk = 2 * min(int(largest_first[0]), setting.chunk_bytes) if group.weights else 0
-        self.gain = np.maximum.accumulate(self.streamed - np.where(self.streamed > 0, chunk, 0))
+        self.gain: Ints = np.maximum.accumulate(self.streamed - np.where(self.streamed > 0, chunk, 0))
         fixed = group.inside + group.vector_bytes + self.held_weights
         may_fit = group.valid & (fixed - self.gain[-1] <= setting.capacity)
         if shapes.is_raster.any() and has_whole_rows(group, fixed, setting.capacity):
             may_fit &= ~shapes.is_raster
-        self.index = np.flatnonzero(may_fit)
+        self.index: Ints = np.flatnonzero(may_fit)
         """Shapes that may fit; arrays below are over these."""
-        self.is_roll, self.in_turn = shapes.is_roll[self.index], (shapes.depth == 1)[self.index]
+        self.is_roll: Mask = shapes.is_roll[self.index]
+        self.in_turn: Mask = (shapes.depth == 1)[self.index]
         every = fixed, group.late, group.behind, group.work, group.spent
+        self.fixed: Ints
+        self.late: Ints
+        self.behind: Ints
+        self.work: Ints
+        self.spent: Ints
         self.fixed, self.late, self.behind, self.work, self.spent = (each[self.index] for each in every)
+        self.images: Ints
+        self.rows: Ints
         self.images, self.rows = (count[self.index] for count in shapes.counts[:2])
-        self.columns = group.across[self.index]
-        self.steps = self.images * self.rows * self.columns
-        self.every = (1 << len(self.index)) - 1
-        self.plain = packed(~shapes.is_raster[self.index])
+        self.columns: Ints = group.across[self.index]
+        self.steps: Ints = self.images * self.rows * self.columns
+        self.every: int = (1 << len(self.index)) - 1
+        self.plain: int = packed(~shapes.is_raster[self.index])
         """A bit for each shape in which maps may be in SRAM before or behind the group."""
         self.within_share: dict[tuple[KeptMap, bool], int] = {}
+        self.inputs: dict[int, Boundary]
+        self.outputs: dict[int, Boundary]
         self.inputs, self.outputs = ({b.map: b for b in each} for each in (group.inputs, group.outputs))
 
     @cached_property

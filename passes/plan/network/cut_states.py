@@ -13,6 +13,7 @@ import numpy as np
 
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.kept import NOTHING, Resident
+from frustum.passes.plan.network.tile_shapes import Ints
 
 
 @dataclass
@@ -33,12 +34,13 @@ class Cut:
         together: dict[Resident, list[CutState]] = {}
         for state in states:
             together.setdefault(state.maps, []).append(state)
-        self.maps, self.states = list(together), [s for same in together.values() for s in same]
-        self.counts = np.array([len(same) for same in together.values()], np.int64)
-        self.starts = np.cumsum(self.counts) - self.counts
-        self.bytes = np.array([s.bytes for s in self.states], np.int64)
-        self.cycles = np.array([s.cycles for s in self.states], np.int64)
-        self.least = np.minimum.reduceat(self.bytes, self.starts) if together else self.bytes
+        self.maps: list[Resident] = list(together)
+        self.states: list[CutState] = [s for same in together.values() for s in same]
+        self.counts: Ints = np.array([len(same) for same in together.values()], np.int64)
+        self.starts: Ints = np.cumsum(self.counts) - self.counts
+        self.bytes: Ints = np.array([s.bytes for s in self.states], np.int64)
+        self.cycles: Ints = np.array([s.cycles for s in self.states], np.int64)
+        self.least: Ints = np.minimum.reduceat(self.bytes, self.starts) if together else self.bytes
         """Bytes, for each set of maps."""
 
     def with_maps(self, maps: Resident) -> list[CutState]:

@@ -16,13 +16,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from frustum.dialects.extents import ceil_div
+from frustum.dialects.extents import Extents, ceil_div
+from frustum.dialects.graph import MatmulOp
 from frustum.dialects.share_done import tell
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.tile import Whole
-from frustum.passes.analysis.layer import Layer
+from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.project import tile_counts
+from frustum.passes.analysis.unit_layers import same_form
 from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths
@@ -72,15 +74,15 @@ class CutSearch:
     """The fewest cycles with no more bytes than the bound are looked for."""
 
     def __post_init__(self) -> None:
-        self.order = self.setting.order
+        self.order: LayerOrder = self.setting.order
         self.capacity = self.capacity or self.setting.capacity
-        self.lengths = Lengths(self.longest, self.seams)
-        self.rest = rest_of(self.order)
+        self.lengths: Lengths = Lengths(self.longest, self.seams)
+        self.rest: list[int] = rest_of(self.order)
         own = (node.weight_bytes + node.vector_bytes for node in self.order.nodes)
-        self.weights = [*itertools.accumulate(own, initial=0)]
+        self.weights: list[int] = [*itertools.accumulate(own, initial=0)]
         """Of all layers before each cut, in bytes."""
-        self.surely_read = surely_read(self.order)
-        self.cuts = [Cut([CutState(0, 0)])]
+        self.surely_read: list[int] = surely_read(self.order)
+        self.cuts: list[Cut] = [Cut([CutState(0, 0)])]
         self.single: list[CutState] = []
         """Ways to a cut by what is no group."""
         self.ways: Ways | None = None
@@ -198,7 +200,8 @@ class CutSearch:
             return
         if stop not in self.costs:
             self.costs[stop] = HUGE if setting.fastest else self.least_alone(stop)
-        moved = sum(r.bytes for r in node.reads) + self.order.maps[stop - 1].bytes
+        dims = self.order.layer(stop - 1).out_dims
+        moved = sum(needed_bytes(read, dims) for read in node.reads) + self.order.maps[stop - 1].bytes
         least = node.weight_bytes + node.vector_bytes + moved
         if self.costs[stop] <= least and not self.banned.get((stop - 1, stop)):
             return
@@ -217,15 +220,18 @@ class CutSearch:
                 self.arrive(stop, state, way)
 
     def beside(self, stop: int) -> None:
-        """A product beside maps in SRAM, for all of which and its weights there is no room: cut by channels, so that
-        its operand stays for all of them; or with its result in SRAM, and its operand in rounds."""
+        """A product beside maps in SRAM, where there is no room for its operands, its weights and
+        some rows of its result: cut by channels, so that its operand stays for all of them; or with its result in
+        SRAM, and its operand in rounds or (matrix products) in SRAM too."""
         node, setting, order = self.order.nodes[stop - 1], self.setting, self.order
         is_read = any(read.joins for read in order.reads_of(stop - 1, stop, len(order.nodes)))
         may_stay = is_read and not order.maps[stop - 1].needs_dram
         if not setting.keep or setting.fastest or setting.target.chip.clusters > 1 or not node.weight_bytes:
             return
         at, kept = self.cuts[stop - 1], frozenset({KeptMap(stop - 1, WHOLE)})
-        energy = energy_alone(self.order.layer(stop - 1), node.weight_bytes, setting.target)
+        layer = self.order.layer(stop - 1)
+        energy = energy_alone(layer, node.weight_bytes, setting.target)
+        rows = 2 * layer.out_dims[1] * layer.out_dims[3] * layer.out_bytes  # of which one is stored, another is made
         for maps in at.maps:
             found = frozenset(m for m in maps if any(m.map == read.map for read in node.reads))
             inside = {m.map for m in found}
@@ -233,12 +239,15 @@ class CutSearch:
                 continue
             loaded = sum(read.bytes for read in node.reads if read.map not in inside)
             is_there = node.reads[0].map in inside
-            for stays in [kept] * (may_stay and not is_there) + [NOTHING] * is_there:
-                free = self.capacity - setting.size(maps | stays)
-                if not 0 < free < loaded + node.weight_bytes:
+            is_kept = may_stay and (not is_there or isinstance(node.op, MatmulOp))
+            for stays in [kept] * is_kept + [NOTHING] * is_there:
+                over = written_over(order, stop - 1, found) if stays and is_there else NOTHING
+                free = self.capacity - setting.size((maps - over) | stays)
+                if not 0 < free < loaded + node.weight_bytes + (0 if over else rows):
                     continue
                 choice = self.known.beside(setting, (stop - 1, stop), found, stays, (free, self.capacity))
                 if choice is not None:
+                    choice = in_place(choice) if over else choice
                     for state in at.with_maps(maps):
                         self.arrive(stop, state, replace(choice, energy_pj=energy))
 
@@ -334,6 +343,29 @@ def thinned(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints
     return np.unique(np.append(chosen, alone[bytes_[alone].argmin()] if len(alone) else chosen[:1]))
 
 
+def written_over(order: LayerOrder, k: int, found: Resident) -> Resident:
+    """Of the maps in SRAM the one that layer k adds to its result element by element, where nothing else reads it
+    behind: the result may take its place."""
+    layer, reads = order.layer(k), order.nodes[k].reads
+    if len(reads) != len(layer.maps) or len(reads) < 2:
+        return NOTHING
+    added, read = layer.maps[-1], reads[-1]
+    is_alike = added.access == SAME4 and added.element_bytes == layer.out_bytes
+    is_alike &= same_form(added.dims, added.view, layer.out_dims, layer.out_view)
+    is_alike &= sum(other.map == read.map for other in reads) == 1 and not order.maps[read.map].is_output
+    if not is_alike or any(user > k or order.nodes[user].is_concat for user in order.maps[read.map].users):
+        return NOTHING
+    return frozenset(m for m in found if m.map == read.map)
+
+
+def in_place(choice: UnitChoice) -> UnitChoice:
+    """A product whose result takes the place of what it adds."""
+    assert choice.plan is not None
+    (submap,) = choice.plan.maps
+    assert submap is not None
+    return replace(choice, plan=replace(choice.plan, maps=(replace(submap, in_place=True),)))
+
+
 def channels_inside(alone: UnitChoice, setting: Setting, capacity: int, known: KnownPrices) -> list[UnitChoice]:
     """The same layer with channels as the innermost loop, where that moves fewer bytes: some rows are loaded once and
     weights once for these rows, and no more of the result lies in SRAM than one tile of channels."""
@@ -343,6 +375,16 @@ def channels_inside(alone: UnitChoice, setting: Setting, capacity: int, known: K
     if plan is None or plan.dram_bytes >= alone.bytes:
         return []
     return [replace(alone, bytes=plan.dram_bytes, cycles=int(plan.cycles), plan=plan)]
+
+
+def needed_bytes(read: Read, dims: Extents) -> int:
+    """Of a map, what a result of these extents needs at most: no more rows and columns than its windows have."""
+    images = min(read.dims[0], dims[0]) if read.by_image else read.dims[0]
+    first, stop = read.channels
+    count = images * (stop - first or read.dims[1])
+    for axis, size, made in zip((read.rows, read.columns), read.dims[2:], dims[2:], strict=True):
+        count *= size if isinstance(axis, Whole) else min(size, made * (axis.reach + 1))
+    return count * read.element_bytes
 
 
 def energy_alone(layer: Layer, weight_bytes: int, target: Target) -> float:

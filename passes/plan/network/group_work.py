@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.target import Target
+from frustum.dialects.target import Core, Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.tile import ConvLayer, StackLayer
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import passes_of
 from frustum.passes.plan.model import LAYER_CYCLES, MOST_RECOMPUTED, PIECE_SHARE
 from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds
-from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints, Mask
+from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints, Mask, TileShapes
 
 Floats = NDArray[np.float64]
 
@@ -26,17 +26,21 @@ class GroupWork:
     """Cycles of a growing group, and what of it is computed more than once."""
 
     def __init__(self, needs: GroupNeeds, target: Target, parts: int, *, counts_overlaps: bool):
-        self.needs, self.shapes, self.target, self.parts = needs, needs.shapes, target, parts
-        self.core, self.cores = target.core, target.cluster.cores
-        self.cycles = np.zeros(needs.size, np.int64)
-        self.spent = np.zeros(needs.size, np.int64)
+        self.needs = needs
+        self.shapes: TileShapes = needs.shapes
+        self.target = target
+        self.parts = parts
+        self.core: Core = target.core
+        self.cores: int = target.cluster.cores
+        self.cycles: Ints = np.zeros(needs.size, np.int64)
+        self.spent: Ints = np.zeros(needs.size, np.int64)
         self.behind_reader: dict[int, Ints] = {}
         """Cycles of a pass behind the last layer that reads a map."""
         self.before_maker: dict[int, Ints] = {}
         """Cycles of a pass from the layer on that makes a map."""
-        self.energy_pj = np.zeros(needs.size, np.float64)
-        self.macs = np.zeros(needs.size, np.float64)
-        self.useful_macs = 0
+        self.energy_pj: Floats = np.zeros(needs.size, np.float64)
+        self.macs: Floats = np.zeros(needs.size, np.float64)
+        self.useful_macs: int = 0
         self.overlaps = np.zeros(needs.size, np.bool_) if counts_overlaps else None
 
     def is_allowed(self) -> Mask:

@@ -94,18 +94,21 @@ class GroupsBefore:
     def __init__(
         self, order: LayerOrder, target: Target, stop: int, borders: str = "auto", clusters: int = 0
     ):
-        self.order, self.target, self.stop = order, target, stop
+        self.order = order
+        self.target = target
+        self.stop = stop
         raster = raster_from(order, stop, target)
-        self.needs = GroupNeeds(order, stop, borders, clusters or target.chip.clusters, raster)
-        self.shapes = self.needs.shapes
-        self.buffers = Buffers(self.needs, target.chip.dram.minimum_run_bytes)
+        self.needs: GroupNeeds = GroupNeeds(order, stop, borders, clusters or target.chip.clusters, raster)
+        self.shapes: TileShapes = self.needs.shapes
+        self.buffers: Buffers = Buffers(self.needs, target.chip.dram.minimum_run_bytes)
         parts = target.chip.clusters // self.needs.clusters
-        self.work = GroupWork(self.needs, target, parts, counts_overlaps=borders in ("exchange", "sent"))
+        self.work: GroupWork = GroupWork(self.needs, target, parts, counts_overlaps=borders in ("exchange", "sent"))
         self.read_apart: set[int] = set()
         """Maps that are read in another form than they are made: their makers are in no such group."""
         self.factors: dict[int, Read] = {}
         """Maps that a product of two maps reads as both of its factors: how it reads the second one."""
-        self.vector_bytes = self.constant_bytes = 0
+        self.vector_bytes: int = 0
+        self.constant_bytes: int = 0
         self.weights: list[int] = []
         self.known_inputs: dict[int, tuple[tuple[object, ...], Boundary]] = {}
         """With what they rest on: most are the same of a group and of the next larger one."""
@@ -251,15 +254,18 @@ class Buffers:
     leave."""
 
     def __init__(self, needs: GroupNeeds, run_bytes: int):
-        self.needs, self.order, self.shapes, self.run_bytes = needs, needs.order, needs.shapes, run_bytes
-        self.live = np.zeros((0, needs.size), np.int64)
-        self.rings = np.zeros(needs.size, np.int64)
+        self.needs = needs
+        self.order: LayerOrder = needs.order
+        self.shapes: TileShapes = needs.shapes
+        self.run_bytes = run_bytes
+        self.live: Ints = np.zeros((0, needs.size), np.int64)
+        self.rings: Ints = np.zeros(needs.size, np.int64)
         self.place_of: dict[int, int] = {}
         """Of a map that lies in a concatenation: the outermost one."""
         self.roots: dict[int, Root] = {}
         self.stored: dict[int, Boundary] = {}
-        self.once = (self.shapes.counts[0] == 1) & (self.shapes.counts[2] == 1)
-        self.copies = np.where(~self.shapes.is_roll & (self.shapes.passes == 1), 1, self.shapes.depth)
+        self.once: Mask = (self.shapes.counts[0] == 1) & (self.shapes.counts[2] == 1)
+        self.copies: Ints = np.where(~self.shapes.is_roll & (self.shapes.passes == 1), 1, self.shapes.depth)
 
     def lies_in(self, number: int, concat: int) -> bool:
         """Give a concatenation's operand its place; False for an operand of two: one of them is a copy."""

@@ -8,13 +8,17 @@ hold the same shares of them: in networks that repeat a block most groups are.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of
 from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
+from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import Resident, is_read_whole, moved
+from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.prices import Answers, Priced, Prices, Question, Rows, Slower
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints
 from frustum.passes.plan.unit import plan_beside, plan_kept
@@ -36,12 +40,36 @@ class Planned:
         return self.numbers.setdefault(of, len(self.numbers))
 
 
+_SHARED: ContextVar[dict[Hashable, Planned] | None] = ContextVar("shared", default=None)
+
+
+@contextmanager
+def planned_once() -> Iterator[None]:
+    """Networks planned inside take from each other what is known of equal groups, for one setting and machine: all that
+    prices depend on is in the keys of groups, so plans are the same, found sooner."""
+    token = _SHARED.set({})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def planned_for(setting: Setting) -> Planned:
+    """What is known of groups before a search begins: nothing, unless other networks were planned before."""
+    shared = _SHARED.get()
+    if shared is None:
+        return Planned()
+    of = replace(setting, order=None, slower={})  # type: ignore[arg-type]
+    key = tuple(repr(getattr(of, each.name)) for each in fields(of))
+    return shared.setdefault(key, Planned())
+
+
 class KnownPrices:
     """Of the groups of one order that were looked at: every search over the order takes them from here."""
 
     def __init__(self, planned: Planned | None = None) -> None:
-        self.planned = planned or Planned()
-        self.answers = self.planned.answers
+        self.planned: Planned = planned or Planned()
+        self.answers: Answers = self.planned.answers
         self.keys: GroupKeys | None = None
         self.found: dict[tuple[int, int], Prices] = {}
         self.by_channels: dict[int, Prices | None] = {}
@@ -119,9 +147,11 @@ class EqualPrices(Prices):
     """Of a group that is equal to another one, whose prices these are, with its own maps."""
 
     def __init__(self, base: Prices, setting: Setting, first: int, stop: int):
-        self.base, self.setting, self.by = base, setting, stop - base.group.stop
-        self.group = replace(base.group, first=first, stop=stop)
-        self.candidates = copy(base.candidates)
+        self.base = base
+        self.setting = setting
+        self.by: int = stop - base.group.stop
+        self.group: Group = replace(base.group, first=first, stop=stop)
+        self.candidates: Candidates = copy(base.candidates)
         self.numbers: dict[Resident, int] = {}
         vars(self.candidates)["stays"] = [moved(stay, self.by) for stay in base.candidates.stays]
 
@@ -156,15 +186,16 @@ class GroupKeys:
     """Numbers of the groups of an order: the same where all is equal that growing and pricing a group look at."""
 
     def __init__(self, setting: Setting, planned: Planned):
-        self.order, self.planned = setting.order, planned
+        self.order: LayerOrder = setting.order
+        self.planned = planned
         shares: dict[int, list[Hashable]] = {}
         for kept, held in setting.shares.items():
             shares.setdefault(kept.map, []).append((kept.dealt, held))
-        self.of_map = [
+        self.of_map: list[int] = [
             planned.number(self.map(k, tuple(shares.get(k, ())))) for k in range(len(self.order.maps))
         ]
-        self.of_layer = [planned.number(self.layer(k)) for k in range(len(self.order.nodes))]
-        self.apart = [
+        self.of_layer: list[int] = [planned.number(self.layer(k)) for k in range(len(self.order.nodes))]
+        self.apart: list[int] = [
             min((k for k in map_.users for r in self.order.nodes[k].reads if r.map == map_.number and not r.joins),
                 default=len(self.order.nodes))
             for map_ in self.order.maps
@@ -228,7 +259,7 @@ def choice_beside(
     resident = {nodes[m.map].op.results[0] for m in found}
     unit = layers_of([node.op for node in nodes[first:stop]], resident=resident)
     stays = {stop - 1 - first} if kept else set[int]()
-    if kept and stop - first == 1:
+    if kept and stop - first == 1 and not unit.inputs[0].resident:
         plan = plan_kept(unit, setting.target, free)
     else:
         plan = plan_beside(unit, setting.target, free, setting.chunk_bytes, stays)

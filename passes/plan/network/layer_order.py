@@ -111,7 +111,7 @@ class LayerOrder:
     """(node, map) of reads where two ways through the network have different strides along rows or columns."""
 
     def __post_init__(self) -> None:
-        self.compulsory_bytes = sum(n.weight_bytes + n.vector_bytes for n in self.nodes)
+        self.compulsory_bytes: int = sum(n.weight_bytes + n.vector_bytes for n in self.nodes)
         self.compulsory_bytes += sum(m.bytes for m in self.maps if m.producer is None and m.users)
         self.compulsory_bytes += sum(m.bytes for m in self.maps if m.is_output)
 
@@ -301,9 +301,10 @@ class _Reading:
             and same_form(dims, operand.view, maker.out_dims, maker.out_view)
         )
         rows, columns = operand.access[ROWS], operand.access[COLUMNS]
-        by_image = operand.access[0] == Axis() or dims[0] == 1
-        channels = channels_of(operand, self.layers[i])
         own = self.layers[i]
+        is_same = operand.access[0] == Axis() and (own is None or dims[0] == own.out_dims[0])
+        by_image = is_same or dims[0] == 1
+        channels = channels_of(operand, own)
         images_mix = not by_image and isinstance(operand.access[0], Axis) and operand.access[0].den == 1
         by_channel = own is not None and operand.access[1] == Axis() and dims[1] == own.out_dims[1]
         size = operand.element_bytes

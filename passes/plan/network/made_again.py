@@ -165,7 +165,7 @@ def hold_inputs(
         x
         for op in unit_of
         for x in op.operands
-        if not isinstance(x.owner, Operation)
+        if is_input(x)
     ]
     found = []
     for x in dict.fromkeys(inputs):
@@ -176,6 +176,13 @@ def hold_inputs(
         if (len({unit_of[user] for user in users}) - 1) * value_bytes(x) >= least_bytes:
             found.append(held(x, form))
     return found
+
+
+def is_input(x: SSAValue) -> bool:
+    """Whether a value is an input of the network, in its shape or in another one."""
+    while isinstance(x.owner, g.ReshapeOp):
+        x = x.owner.x
+    return not isinstance(x.owner, Operation)
 
 
 def form_of(x: SSAValue, users: Collection[Operation]) -> Extents | None:
@@ -222,8 +229,8 @@ def hold_far_inputs(order: LayerOrder, most_bytes: float, between_bytes: float) 
 def held(original: SSAValue, form: Extents) -> HeldInput:
     """Put a copy behind an input of the network, whose axes are part of these loops."""
     copy = g.UnaryOp(g.ActAttr.of("identity"), original)
-    block = original.owner
-    assert isinstance(block, Block)
+    block = original.owner if isinstance(original.owner, Block) else original.owner.parent
+    assert block is not None
     first = next(op for op in block.ops if any(value is original for value in op.operands))
     copy.location = first.location
     if form != tuple(range(RANK)):

@@ -21,7 +21,7 @@ from frustum.passes.analysis.project import grid_of
 from frustum.passes.plan.model import FEWEST_COLUMNS, RASTER_SHARE
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.raster_columns import RasterColumns
-from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints, Mask, shapes_of
+from frustum.passes.plan.network.tile_shapes import BY_IMAGES, Ints, Mask, TileShapes, shapes_of
 
 FAR = 1 << 40
 """Before any consumer of a map that rolls, a lead is -FAR and the oldest row is FAR."""
@@ -127,25 +127,28 @@ class GroupNeeds:
     have; layers join from the last one back."""
 
     def __init__(self, order: LayerOrder, stop: int, borders: str, clusters: int, raster: int = 0):
-        self.order, self.stop, self.last, self.clusters = order, stop, stop - 1, clusters
+        self.order = order
+        self.stop = stop
+        self.last: int = stop - 1
+        self.clusters = clusters
         layer = order.layer(self.last)
-        self.dims = layer.out_dims
+        self.dims: Extents = layer.out_dims
         whole = tuple(d for d in layer.axes_all if d != 1)
         fewest = fewest_columns(layer)
-        self.shapes = shapes_of(
+        self.shapes: TileShapes = shapes_of(
             self.dims, whole, borders, clusters, order.grains, raster=raster, fewest=fewest,
             in_slices=order.has_slices,
         )  # fmt: skip
-        self.raster = RasterColumns(order, stop, self.shapes)
-        self.size = len(self.shapes.mode)
+        self.raster: RasterColumns = RasterColumns(order, stop, self.shapes)
+        self.size: int = len(self.shapes.mode)
         self.of_map: dict[int, MapNeed] = {}
         self.readers: dict[int, int] = {}
         """Of maps before the group: the last layer that reads each."""
         self.channels: dict[int, tuple[int, int]] = {}
-        self.valid = np.ones(self.size, np.bool_)
-        self.late = np.zeros(self.size, np.int64)
-        self.behind = np.zeros(self.size, np.int64)
-        self.parts = Parts()
+        self.valid: Mask = np.ones(self.size, np.bool_)
+        self.late: Ints = np.zeros(self.size, np.int64)
+        self.behind: Ints = np.zeros(self.size, np.int64)
+        self.parts: Parts = Parts()
         self.steps: dict[int, tuple[Ints, Mask]] = {}
 
     def images(self, extent: int) -> Ints:

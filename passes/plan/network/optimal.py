@@ -26,7 +26,7 @@ from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cuts import CutSearch, Solution
 from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import Resident
-from frustum.passes.plan.network.known_prices import KnownPrices, Planned
+from frustum.passes.plan.network.known_prices import KnownPrices, planned_for
 from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
 from frustum.passes.plan.network.prices import Prices
 from frustum.passes.plan.unit import evaluate, with_owners
@@ -105,7 +105,7 @@ def plan_network(
     first = layer_orders[0]
     is_small, fastest = len(first.nodes) <= model.SMALL, is_for_time(first, target)
     settings = [Setting(x, target, capacity, options.borders, keep, fastest) for x in layer_orders]
-    planned = Planned()
+    planned = planned_for(settings[0])
     searches = [CutSearch(x, seams=seams_of(x.order, options), known=KnownPrices(planned)) for x in settings]
     plan = best_of(searches)
     if plan is None and not is_small and options.ends is None:  # some chain fits in no way as a whole
@@ -153,7 +153,7 @@ def chosen(searches: Sequence[CutSearch], fewest: NetworkPlan, optimise: Optimis
 
 def begun_anew(searches: Sequence[CutSearch], changed: Callable[[Setting], Setting]) -> list[CutSearch]:
     """The searches begun anew with another setting."""
-    planned = Planned()
+    planned = planned_for(changed(searches[0].setting))
     return [
         replace(search, setting=changed(search.setting), costs={}, banned={}, known=KnownPrices(planned))
         for search in searches

@@ -15,8 +15,8 @@ import numpy as np
 
 from frustum.passes.plan.cost import overlapped
 from frustum.passes.plan.model import COLUMNS_SHOW, OVERLAPPED, PASS_CYCLES, RASTER_SHOWS
-from frustum.passes.plan.network.candidates import Candidates, UnitChoice
-from frustum.passes.plan.network.groups import Boundary
+from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
+from frustum.passes.plan.network.groups import Boundary, Group
 from frustum.passes.plan.network.kept import Resident
 from frustum.passes.plan.network.needs import FAR
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, Ints, Mask
@@ -75,14 +75,16 @@ class Sides:
     """What of a group's shapes depends on the maps that are in SRAM before and behind it."""
 
     def __init__(self, candidates: Candidates):
-        self.candidates, self.setting, self.group = candidates, candidates.setting, candidates.group
+        self.candidates = candidates
+        self.setting: Setting = candidates.setting
+        self.group: Group = candidates.group
         self.sets: list[Resident] = []
         """Maps that the group finds in SRAM, by their numbers."""
         self.numbers: dict[Resident, int] = {}
         """By all maps in SRAM before the group: of those which it reads there, -1 where it cannot."""
         self.before: Side | None = None
         """One line for each number so far."""
-        self.least_loaded = np.zeros(0, np.int64)
+        self.least_loaded: Ints = np.zeros(0, np.int64)
 
     def number_of(self, maps: Resident) -> int:
         """Of those that the group reads in SRAM of all maps there; -1 where no shape can read them as they are held."""
@@ -184,11 +186,11 @@ class Prices(Sides):
         self.answered: dict[Hashable, dict[Question, tuple[int, int]]] = {}
         """By kind of answer and question: the first answer in `Answers`, and how many."""
         cluster = self.setting.target.cluster
-        self.weights_rate = max(
+        self.weights_rate: int = max(
             cluster.bus.bytes_per_cycle, cluster.cores * cluster.core.mvdma.bytes_per_cycle
         )
         """Bytes of weights that reach the cores in a cycle: each core loads its own channels, if that is faster."""
-        self.once_rate = cluster.bus.bytes_per_cycle
+        self.once_rate: int = cluster.bus.bytes_per_cycle
         """The same over the bus, as it counts in a single pass, and where bytes decide: weights that every cluster
         holds whole leave no room to load others ahead (ResNet-50 on `default`: 650 instead of 715 thousand cycles)."""
 
@@ -368,7 +370,8 @@ class Answers:
     """All that groups have said, one behind the other."""
 
     def __init__(self) -> None:
-        self.fields, self.size = np.zeros((len(Priced._fields), 1024), np.int64), 0
+        self.fields: Ints = np.zeros((len(Priced._fields), 1024), np.int64)
+        self.size: int = 0
 
     def add(self, found: Priced) -> int:
         """Take note of more; the place of the first."""

@@ -25,15 +25,16 @@ class RasterColumns:
     alone."""
 
     def __init__(self, order: LayerOrder, stop: int, shapes: TileShapes):
-        self.order, self.stop = order, stop
-        self.index = np.flatnonzero(shapes.is_raster)
+        self.order = order
+        self.stop = stop
+        self.index: Ints = np.flatnonzero(shapes.is_raster)
         """Positions among all shapes."""
-        self.columns = shapes.columns[self.index]
+        self.columns: Ints = shapes.columns[self.index]
         self.ahead: dict[int, Ints] = {}
         self.oldest: dict[int, Ints] = {}
-        self.valid = np.ones(len(self.index), np.bool_)
-        self.late = np.zeros(len(self.index), np.int64)
-        self.behind = np.zeros(len(self.index), np.int64)
+        self.valid: Mask = np.ones(len(self.index), np.bool_)
+        self.late: Ints = np.zeros(len(self.index), np.int64)
+        self.behind: Ints = np.zeros(len(self.index), np.int64)
         self.known: dict[int, Ints] = {}
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from xdsl.dialects.builtin import UnitAttr
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -21,6 +21,7 @@ from frustum.passes.analysis.foreign import gather, sections_of
 from frustum.passes.analysis.layer import is_side_by_side
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
+from frustum.passes.plan.network.hidden_chunks import in_chunks
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     ops_of_section,
@@ -71,7 +72,7 @@ def fuse_section(
     planner = Planner(network, target, options, section)
     plan = with_inputs_held(planner) or planner.plan()
     if plan is not None:
-        for improved in (with_places, with_maps_again, with_copied_inputs):
+        for improved in (with_places, with_maps_again, with_copied_inputs, with_hidden_in_chunks):
             plan = improved(planner, plan)
         write(network, plan, section, number)
         return len(plan.units), plan
@@ -166,6 +167,18 @@ def with_copied_inputs(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     sram_bytes = planner.target.chip.clusters * planner.target.cluster.sram.capacity_bytes
     held = hold_inputs(plan.order, plan.units, sram_bytes, model.HELD_AT_LEAST * plan.dram_bytes)
     return planner.kept_if(held, planner.is_better(plan)) or plan
+
+
+def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which hidden maps of products that go through DRAM are made and read
+    in chunks."""
+    target, options = planner.target, planner.options
+    if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
+        return plan
+    module = planner.network.get_toplevel_object()
+    assert isinstance(module, ModuleOp)
+    capacity = int(target.cluster.sram.capacity_bytes * options.sram)
+    return planner.kept_if(in_chunks(plan.order, plan.units, module, capacity), planner.is_better(plan)) or plan
 
 
 def with_inputs_held(planner: Planner) -> NetworkPlan | None:

@@ -28,11 +28,12 @@ class Builder:
     """A network that grows by one layer after another; values are names, `channels` says how many each has."""
 
     def __init__(self, name: str, channels: int, *extents: int) -> None:
-        self.name, self.shape = name, (1, channels, *extents)
-        self.channels = {"input": channels}
+        self.name = name
+        self.shape: tuple[int, int, *tuple[int, ...]] = (1, channels, *extents)
+        self.channels: dict[str, int] = {"input": channels}
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
-        self.random = np.random.default_rng(0)
+        self.random: np.random.Generator = np.random.default_rng(0)
 
     def conv(
         self, x: str, channels: int, kernel: int | tuple[int, int], stride: int = 1, groups: int = 1,

@@ -172,3 +172,19 @@ def test_an_input_that_all_clusters_share_is_loaded_whole_unless_it_lies_in_sram
     assert whole_input(unit(resident=True), 0, region) == region
     whole = Region((Affine(1), Affine(2), Affine(), Affine()), (1, 5, 30, 40))
     assert whole_input(unit(resident=False), 0, region) == whole
+
+
+def test_equal_units_of_different_networks_know_the_same_regions_and_others_do_not():
+    def unit(channels=3, rows=9, **said):
+        net = Net()
+        y = net.conv(net.input(1, 2, rows, 9), channels, 3)
+        module, _ = net.module(y)
+        ops = [op for op in network_of(module).body.block.ops if isinstance(op, graph.ConvOp)]
+        return layers_of(ops, resident={ops[0].operands[0]} if said else ())
+
+    one, other = unit(), unit()
+    whole = Partition((1, 3, 4, 9), 0, 1)
+    assert one.ops != other.ops
+    assert project(one, whole, 1) is project(other, whole, 1)
+    for different in (unit(channels=4), unit(rows=11), unit(resident=True)):
+        assert different.projected is not one.projected

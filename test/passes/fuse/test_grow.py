@@ -82,6 +82,16 @@ def test_a_thousand_layers_are_fused_in_seconds():
     assert units_of(module)[0].stopped_by.data == "27 > 24 layers"
 
 
+@pytest.mark.parametrize("policy", PRESETS)
+def test_a_concatenation_may_be_a_unit_on_several_clusters(policy):
+    """It has no sub-map, and so no weights of its own."""
+    net = Net()
+    x = net.input(1, 2, 4, 4)
+    y = net.layer(graph.ConcatOp([net.layer(graph.ConcatOp([x, x], 1)), x], 1))
+    module, inputs = net.module(net.layer(graph.ShuffleOp(y, 1)))
+    check(modules_at_stops(module, "manycore", Choices(policy=policy)), inputs, "f32")
+
+
 def test_units_are_named_in_the_order_of_their_outputs():
     net = Net()
     x = net.unary("relu", net.input(1, 4, 8, 8))

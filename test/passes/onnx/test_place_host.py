@@ -154,7 +154,9 @@ def test_doubles_stay_exact() -> None:
     why = "'x' has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)"
     assert reasons(found) == {"y": why}
     assert not isinstance(import_or_place(proto, DEFAULT, "auto", exact=False), Placement)
-    assert not isinstance(import_or_place(proto, DEFAULT, "never"), Placement)
+    assert not isinstance(import_or_place(proto, DEFAULT, "never", exact=False), Placement)
+    with pytest.raises(Unsupported, match=r"\(Exp\): error: 'x' has elements of DOUBLE, which the device would round"):
+        import_or_place(proto, DEFAULT, "never")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,7 @@ def test_doubles_that_f32_has_are_computed_on_the_device(op, constant, is_exact)
     proto = model(nodes, {"x": (64, 64)}, ["y"], {"c": np.float64(constant)})
     assert ("z" in reasons(placed(proto))) != is_exact
     if is_exact:
+        assert not isinstance(import_or_place(proto, DEFAULT, "never"), Placement)
         proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, (64, 64)))
         x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
         wide = x.T.astype(np.float64)

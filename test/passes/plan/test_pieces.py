@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -91,6 +92,33 @@ def test_the_cheapest_piece_of_all_candidates_is_chosen(name, monkeypatch):
             for found in each_candidate(monkeypatch, call)
         ]
         assert len(costs) > 1 and chosen.cycles == min(costs)
+
+
+@pytest.mark.parametrize("name", ["convolutions", "grouped", "products", "max_pools"])
+def test_answers_that_machines_share_are_those_of_each_whole_machine(name):
+    """DRAM and the size of SRAM are no part of a question only where they do not matter; what an answer looks up
+    nobody has given, which would be an error."""
+    machines = [with_dram(target("tiny"), *each) for each in ((2, 1 << 13), (512, 1 << 20))]
+    for work, _, loops in works(name):
+        ways = ("unit", "stream", "core") if work.is_matrix else ("unit",)
+        for machine, residency, free in itertools.product(machines, ways, {loops, MAX_LOOPS}):
+            found = plan.plan_layer(work, machine, residency, free)
+            if not work.is_matrix:
+                assert found == vector_pieces.plan_others.__wrapped__(work, machine, free)
+                continue
+            assert found == plan.without_sums.__wrapped__(work, machine, residency, free)[0]
+            seen = plan.seen_by_pieces(machine, residency, free)
+            asked, question = plan.with_sums.__wrapped__, (residency, free, 1 << 16, math.inf)
+            assert asked(work, seen, *question) == asked(work, machine, *question)
+
+
+def with_dram(machine, rate, sram_bytes):
+    chip, cluster = machine.chip, machine.cluster
+    sram = replace(cluster.sram, capacity_bytes=sram_bytes)
+    cluster = replace(cluster, sram=sram, gdma=replace(cluster.gdma, bytes_per_cycle=rate))
+    return replace(
+        machine, chip=replace(chip, cluster=cluster, dram=replace(chip.dram, port_bytes_per_cycle=rate))
+    )
 
 
 def piece_bytes(work, submap):

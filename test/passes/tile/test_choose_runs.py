@@ -21,6 +21,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.graph import ScaleAttr
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.unit import Partition
+from frustum.passes.plan import runs, unit_runs
 from frustum.passes.tile.choose_runs import ChooseRuns
 
 TARGETS = ("df", "edge", "default")
@@ -229,3 +230,16 @@ def test_runs_of_random_chains_are_right(network, way):
     modules = modules_at_stops(network.module, target, Choices(dtype=dtype, policy=policy, runs=runs))
     outputs = {stop: run_module(modules[stop], network.inputs, checked=stop == "fixed") for stop in STOPS}
     check_agreement(outputs, dtype)
+
+
+@pytest.mark.parametrize("build", [conv_then_pool, fire])
+@pytest.mark.parametrize("target_name", ["edge", "tiny"])
+def test_runs_that_machines_share_are_those_of_the_whole_machine(build, target_name, monkeypatch):
+    asked, plan_run = [], runs.plan_run
+    monkeypatch.setattr(unit_runs, "plan_run", lambda *own: asked.append(own) or plan_run(*own))
+    net = Net()
+    modules_at_stops(net.module(build(net))[0], target_name, Choices())
+    assert asked
+    for run, extent, whole, residency, loops, _, owned in asked:
+        found = runs.fastest_run.__wrapped__(run, extent, whole, residency, loops, owned)
+        assert plan_run(run, extent, whole, residency, loops, float("inf"), owned) == found

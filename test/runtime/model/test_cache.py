@@ -11,10 +11,12 @@ import onnx
 import pytest
 from mixed_models import model, node
 
+import frustum
 from frustum.backend import targets
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model import build, cache
 from frustum.runtime.model.cache import Entry, built, cache_folder, key_of
+from frustum.runtime.model.compiled import Compiled
 from frustum.runtime.model.compiled_folder import MANIFEST
 from frustum.runtime.model.execution import execute_chain
 from frustum.runtime.model.options import Request
@@ -52,6 +54,19 @@ def test_the_second_time_nothing_is_compiled(folder, small, monkeypatch):
     assert second.chain.hashes == first.chain.hashes and set(first.chain.hashes) == {"model", "target", "pipeline"}
     assert (run(first) == run(second)).all()
     assert [each.name for each in second.chain.inputs] == ["x"]
+
+
+def test_a_copy_of_a_model_is_checked_against_itself(folder, small, tmp_path):
+    """The model that was compiled first may be gone."""
+    built(Request(model=small, target="edge", cache=True))
+    copy = tmp_path / "copy.onnx"
+    shutil.move(small, copy)
+    again = built(Request(model=copy, target="edge", cache=True))
+    assert again.seconds.cached and again.origin is not None
+    assert again.origin.load() == copy.resolve()
+    compiled = Compiled(again)
+    compiled.save(tmp_path / "folder")
+    assert frustum.run(tmp_path / "folder", mode="functional", check=True).report["check"]["max_abs_error"] < 1e-4
 
 
 def test_what_is_found_may_still_be_refused(folder, small):

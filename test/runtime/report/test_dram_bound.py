@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
 from networks import Net
+from random_bounds import bounded, check_bounded
 from small_graphs import FAMILIES, Small, compare
 from xdsl.dialects.builtin import f32
 
@@ -191,3 +193,10 @@ def test_a_function_of_elements_before_a_product_changes_no_bound():
     net = Net()
     dram = counted(net.layer(g.MatmulOp(net.unary("exp", net.input(512, 512)), net.input(512, 512))), net)
     assert dram["bound_by"].startswith("matrix product")
+
+
+@settings(suppress_health_check=list(HealthCheck), max_examples=2 * settings().max_examples)
+@given(bounded(2))
+def test_no_compiled_network_moves_less(case):
+    """Random networks, machines, types, policies, carries and codecs; 1,000 in test/soak/soak_bounds.py."""
+    check_bounded(case)

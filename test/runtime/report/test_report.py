@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from frustum.dialects.isa import program as p
 from frustum.dialects.target import read_target
+from frustum.runtime.course import Course
 from frustum.runtime.device.expand import expand
 from frustum.runtime.progress import TerminalProgress, progress_line, seconds_left
 from frustum.runtime.report.counters import count
@@ -233,7 +236,7 @@ class Terminal(io.StringIO):
 
 
 def test_progress_shows_stage_share_and_time_left():
-    assert progress_line("emulate", 0.25, 9) == "emulate    [######------------------]  25%  9 s left"
+    assert progress_line("emulate", 0.25, 9) == "emulate    [######------------------]  25%  9.0 s left"
     assert progress_line("emulate", 0, None) == "emulate    [------------------------]   0%"
     assert progress_line("emulate", 1, None) == "emulate    [########################] 100%"
 
@@ -261,7 +264,7 @@ def test_progress_on_a_terminal_overwrites_and_erases_its_line():
             progress("compile", share)
     parts = stream.getvalue().split("\r\x1b[2K")
     assert [part.split()[-1] if part else "" for part in parts] == ["", "0%", "25%", "left", ""]
-    assert parts[3].endswith("50%  4 s left")
+    assert parts[3].endswith("50%  4.0 s left")
 
 
 def test_a_message_beside_progress_has_a_line_of_its_own() -> None:
@@ -285,7 +288,21 @@ def test_stages_have_the_name_of_what_happens(tmp_path: Path, monkeypatch: pytes
     assert list(dict.fromkeys(stage for stage, _ in seen)) == ["import", "compile", "load", "decode", "emulate"]
     compiling = [share for stage, share in seen if stage == "compile"]
     assert compiling == sorted(compiling)
-    assert len([share for share in compiling if 0.03 < share < 0.85]) >= 4  # the network has four layers
+    assert len(set(compiling)) >= 4  # the network has four layers
+    assert all(0 <= share < 1 for share in compiling)
+
+
+def test_progress_of_a_course_is_that_of_the_run_and_goes_on_while_nobody_calls():
+    stream = Terminal()
+    with TerminalProgress(stream, course=Course("full")) as progress:
+        progress("import", 0.9)
+        deadline = time.monotonic() + 60
+        while stream.getvalue().count("import") < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    lines = stream.getvalue().split("\r\x1b[2K")[1:-1]
+    assert len(lines) >= 3
+    assert all(re.fullmatch(r"import     \[[#-]{24}\] +\d+%  [\d.]+ s left", line) for line in lines)
+    assert "90%" not in lines[0]
 
 
 def test_progress_is_quiet_where_there_is_no_terminal():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from networks import Net
 
 import frustum
+from frustum.backend.targets import load
 from frustum.dialects import graph as g
 from frustum.runtime.report.units import stopped_by
 
@@ -49,6 +51,8 @@ def test_the_report_tells_what_ran(build, policy):
     for each in dram["through_dram"]:
         assert each["written_by"] and each["read_by"]
         assert {*each["written_by"], *each["read_by"]} <= units
+        assert each["why"].startswith(("no view: ", "a view exists: "))
+        assert ("only policy optimal keeps tensors in SRAM" in each["why"]) == (policy == "none")
     moved = {}
     for layer in report["layers"]:
         moved[layer["unit"]] = moved.get(layer["unit"], 0) + layer["dram_bytes"]
@@ -56,6 +60,47 @@ def test_the_report_tells_what_ran(build, policy):
         said = re.findall(r"(\d+) (?:DRAM bytes here|in all)", unit["stopped_by"] or "")
         assert said in ([], [str(moved[unit["name"]])], [str(moved[unit["name"]]), str(sum(moved.values()))])
         assert said or policy == "none"
+
+
+def why_of(net, y, target="edge", **options):
+    module, _ = net.module(y)
+    exe = frustum.compile(module, target, "f32", compress_weights="none", **options)
+    return {each["name"]: each["why"] for each in frustum.run(exe, {}, mode="timing").report["dram"]["through_dram"]}
+
+
+def folded():
+    """Rows of four are read as rows of eight."""
+    net = Net()
+    x = net.layer(g.ReshapeOp(net.unary("relu", net.input(1, 8, 64, 4)), (1, 8, 32, 8)))
+    return net, net.layer(g.SoftmaxOp(x, 3))
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "view"),
+    [
+        (convolved, "u0.0", "a view exists: it is read as it is made"),
+        (
+            folded, "u0.0",
+            "no view: 'softmax_3' reads as 1x8x8x32 (strides [0, 1, 256, 8]) what is made as 1x8x64x4 "
+            "(strides [0, 256, 4, 1])",
+        ),
+        (cubed, "u0.0", "no view: 'transpose_1' moves elements from tensor to tensor"),
+        (cubed, "u1.0", "no view: 'transpose_3' moves its elements to another tensor"),
+    ],
+)  # fmt: skip
+def test_the_report_says_which_view_there_is(build, name, view):
+    assert why_of(*build(), policy="none")[name] == f"{view}; only policy optimal keeps tensors in SRAM"
+
+
+def test_the_report_says_how_much_room_there_is():
+    """Of 16 KiB of SRAM units leave some."""
+    small = replace(load("edge").cluster.sram, capacity_bytes=16384)
+    whole = load("edge")
+    target = replace(whole, chip=replace(whole.chip, cluster=replace(whole.cluster, sram=small)))
+    found = why_of(*cubed(), target)
+    words = r"no view: .*; it needs 36864 bytes of SRAM from its first writer to its last reader, (\d+) are free"
+    free = [int(re.fullmatch(words, each)[1]) for each in found.values()]
+    assert free and all(0 <= each < 36864 for each in free)
 
 
 def test_words_without_bytes_stay():

@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import onnx_models
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from shown import shown
 
 from frustum.runtime.show.page import page, page_data, snippets
@@ -157,3 +158,82 @@ def test_works_by_keyboard(browser, written):
     tab.keyboard.press("Enter")
     assert tab.locator("#time-g svg").get_attribute("aria-label") != before
     tab.close()
+
+
+@pytest.fixture
+def tab(browser):
+    opened = browser.new_page()
+    yield opened
+    opened.close()
+
+
+def test_the_slider_begins_with_the_first_step(tab, tmp_path):
+    run = shown()
+    (tmp_path / "run.html").write_text(page(run.chain, run.ran, run.report))
+    (one,) = page_data(run.chain, run.ran, run.report)["runs"]
+    number, found = next((n, each) for n, each in one["frustums"].items() if each["drawn"] > 2)
+    tab.goto((tmp_path / "run.html").as_uri() + f"#unit={one['units'][int(number)]}")
+    slider, parts = tab.locator("#step"), lambda colour: tab.locator(f'#fr-g polygon[style*="--{colour}"]').count()
+
+    def expected(step):
+        """Layers that owner 0 works on in a step."""
+        return sum(any(piece[:2] == [step, 0] for piece in map(list, each["pieces"])) for each in found["layers"])
+
+    assert tab.locator("#step-v").inner_text() == f"1 of {found['drawn']}"
+    assert (slider.input_value(), parts("made"), parts("done")) == ("0", expected(0), 0) and expected(0) > 0
+    slider.focus()
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator("#step-v").inner_text() == f"2 of {found['drawn']}"
+    assert parts("made") == expected(1) and parts("done") > 0, "those of the first step"
+    tab.keyboard.press("Home")
+    assert (parts("made"), parts("done")) == (expected(0), 0)
+
+
+def test_the_graph_is_walked_by_keyboard(tab, written):
+    tab.goto(written.as_uri())
+    names = tab.locator("#lay-t td button").all_inner_texts()
+    region, chosen = tab.locator("#graph-g"), tab.locator('#graph-g text[font-weight="700"]')
+    region.focus()
+    tab.keyboard.press("ArrowDown")
+    first = names.index(tab.locator("#lay-t tr.on button").inner_text())
+    for step, name in enumerate(names[first + 1 :], 1):
+        tab.keyboard.press("ArrowDown")
+        assert tab.locator("#lay-t tr.on button").inner_text() == name, step
+        assert any(words.startswith(name) for words in chosen.all_text_contents())
+    tab.keyboard.press("ArrowDown")  # there is none behind the last
+    assert tab.locator("#lay-t tr.on button").inner_text() == names[-1]
+    tab.keyboard.press("ArrowUp")
+    assert tab.locator("#lay-t tr.on button").inner_text() == names[-2]
+    assert tab.evaluate("document.activeElement.id") == "graph-g"
+
+
+def test_a_chain_of_several_pieces(tab, tmp_path):
+    """Convolution, a node that the device lacks, convolution: two runs of the device."""
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 32, 32, 32]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(np.ones((32, 32, 3, 3), np.float32), name) for name in ("w", "v")]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="before", pads=[1, 1, 1, 1]),
+        helper.make_node("Hardmax", ["a"], ["b"], name="between", axis=1),
+        helper.make_node("Conv", ["b", "v"], ["y"], name="behind", pads=[1, 1, 1, 1]),
+    ]
+    graph = helper.make_graph(nodes, "chain", info[:1], info[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    words = ["run", onnx_models.save(tmp_path, model), "--target", "edge", "--quiet", "--html"]
+    assert cli.main([*words, str(tmp_path / "run.html")]) == 0
+    said = []
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto((tmp_path / "run.html").as_uri())
+    runs, unit = tab.locator("#run"), tab.locator("#unit")
+    assert runs.is_visible() and runs.locator("option").count() == 2
+    seen = []
+    for number in ("1", "0"):
+        runs.select_option(number)
+        seen.append(unit.locator("option:checked").inner_text().partition(": ")[2])
+        for drawing in ("#fr-g", "#time-g", "#mem-g"):
+            assert tab.locator(f"{drawing} svg").count() == 1, drawing
+    assert seen == ["behind", "before"]
+    tab.locator("#lay-t td button", has_text="behind").click()
+    assert runs.input_value() == "1", "the piece follows the layer"
+    tab.locator("#lay-t td button", has_text="between").click()
+    assert tab.locator("#lay-t tr.on td", has_text="host").count() == 1
+    assert said == []

@@ -23,6 +23,7 @@ from frustum.dialects.isa import program as p
 from frustum.dialects.isa.sync import AllocOp
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.fuse_residual import FuseResidual
+from frustum.passes.lower import weight_slots
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.runtime import kernels
@@ -33,9 +34,17 @@ from frustum.runtime.tools import cli
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """conv1 with relu1, pool1, conv2 with add2."""
+    return write_model(tmp_path_factory.mktemp("model") / "small.onnx")
+
+
+def write_model(path: Path, zeros: float = 0.0) -> Path:
+    """`zeros`: of the weights, the share that are 0."""
     rng = np.random.default_rng(0)
     shapes = {"w1": (4, 2, 3, 3), "b1": (4,), "w2": (4, 4, 3, 3), "b2": (4,)}
-    weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    arrays = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    for array in arrays.values():
+        array[rng.random(array.shape) < zeros] = 0
+    weights = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], name="conv1", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c1"], ["r1"], name="relu1"),
@@ -48,7 +57,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, shape in (("x", [1, 2, 8, 8]), ("y", [1, 4, 4, 4]))
     ]
     graph = helper.make_graph(nodes, "small", ends[:1], ends[1:], weights)
-    path = tmp_path_factory.mktemp("model") / "small.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path
 
@@ -227,6 +235,46 @@ def test_a_wrong_encoder_is_named(checked, monkeypatch: pytest.MonkeyPatch) -> N
     (fault,) = check["faults"]
     assert "by encoder (stop 'encoded')" in fault
     assert "(pool of layer 'pool1'): kernel is (2, 2), its bytes say (1, 2)" in fault
+
+
+# --- the machine stops ---------------------------------------------------------------------------------------
+
+
+def test_damaged_weights_stop_the_machine_and_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pass that compresses weights makes blocks of the second convolution that nobody can expand."""
+    path, blocks = write_model(tmp_path / "sparse.onnx", zeros=0.9), weight_slots.Blocks.blocks
+
+    def faulty(self, slots):
+        data = blocks(self, slots)
+        return ~data if "w2" in slots.flow.external.external_name.data else data
+
+    monkeypatch.setattr(weight_slots.Blocks, "blocks", faulty)
+    words = ["run", path, "--target", "edge", "--mode", "functional"]
+    assert cli.main([*map(str, words)]) == 2  # as without a check
+    assert "damaged weights" in capsys.readouterr().err
+    assert cli.main([*map(str, words), "--check=layers"]) == 3
+    said = capsys.readouterr()
+    assert re.search(r"machine stops: damaged weights: .*, in copy \d+ \(layer 'conv2'\) by \w+ at loops \[", said.err)
+    assert re.search(r"on cluster \d+, core \d+; by frustum-lower-compress-weights \(stop 'lowered'\)", said.err)
+    compared = re.findall(r"^  (\w+)  +[\d.e-]+  +[\d.e-]+  +\w+$", said.out, re.MULTILINE)
+    assert compared == ["conv1", "pool1"]  # those before it, which are right
+
+
+def test_an_address_outside_stops_the_machine_and_is_named(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outside(module) -> None:
+        alloc = [op for op in module.walk() if isinstance(op, AllocOp) and op.memory == "nram"][-1]
+        alloc.properties["address"] = type(alloc.address)(1 << 28, alloc.address.type)
+
+    after(monkeypatch, Allocate, outside)
+    words = ["run", str(model), "--target", "edge", "--mode", "functional", "--check=layers"]
+    assert cli.main(words) == 3
+    err = capsys.readouterr().err
+    assert re.search(r"machine does not start: \w+ \d+ \(layer 'conv2'\).* at loops \[.*on cluster \d+, core \d+", err)
+    assert f"by {Allocate.name} (stop 'fixed')" in err
 
 
 # --- what is written ---------------------------------------------------------------------------------------

@@ -318,7 +318,7 @@ def test_a_full_disk_leaves_nothing(
         fails("compile", model, "-o", folder)
         == f"{folder}: error: cannot be written: No space left on device"
     )
-    monkeypatch.setattr("frustum.runtime.tools.run.np.savez", full)
+    monkeypatch.setattr("numpy.savez", full)
     path = tmp_path / "out.npz"
     assert (
         fails("run", model, "--output", path) == f"{path}: error: cannot be written: No space left on device"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from networks import Net
-from stops import run_module
+from stops import aimed, run_module, target
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
+from frustum.dialects.module import CARRY
 from frustum.passes.graph.composites.expand_attention import ExpandAttention
 
 
@@ -44,3 +45,14 @@ def test_plain_layers_compute_the_same(heads, causal_from, is_merged):
     assert not any(isinstance(each, g.AttentionOp) for each in plain.walk())
     for wanted, got in zip(run_module(module, inputs).values(), run_module(plain, inputs).values(), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("keys", "is_wide"), [(4, True), (1024, False)])
+def test_scores_are_wide_where_that_costs_hardly_anything(keys, is_wide):
+    net = Net()
+    q, k, v = net.input(1, 1, keys, 32), net.input(1, 1, keys, 32), net.input(1, 1, keys, 32)
+    module, _ = net.module(net.layer(g.AttentionOp(q, k, v, heads=(1, 1), sizes=(32, 32), scale=0.2)))
+    module = aimed(module, target("edge"))
+    ExpandAttention("f16", "auto").apply(Context(), module)
+    (op,) = [each for each in module.walk() if isinstance(each, g.AttentionOp)]
+    assert (CARRY in op.attributes) == is_wide

@@ -5,18 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from networks import Net
+from programs import machine
 from stops import aimed, run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
-from frustum.passes.graph.composites.expand_normalise import ExpandNormalise, _NormExpansion
+from frustum.passes.graph.composites.expand_normalise import ExpandNormalise, _NormExpansion, parts_of
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.weights import store_of
 
 
+@pytest.mark.parametrize("clusters", [1, 3])
+@pytest.mark.parametrize("sram_bytes", [1 << 20, 1024, 512])
 @pytest.mark.parametrize("rms", [False, True])
 @pytest.mark.parametrize("case", [((1, 2, 3), 3), ((1, 2, 3), 1), ((2, 3), 1), ((3,), 1), ((1,), 1), ((1,), 2)])
-def test_plain_layers_compute_the_same(case, rms):
+def test_plain_layers_compute_the_same(case, rms, sram_bytes, clusters):
     net, (axes, groups) = Net(), case
     x = net.input(2, 6, 5, 7)
     op = g.NormaliseOp(
@@ -25,7 +28,7 @@ def test_plain_layers_compute_the_same(case, rms):
     module, inputs = net.module(net.layer(op))
     plain = module.clone()
     (found,) = [each for each in plain.walk() if isinstance(each, g.NormaliseOp)]
-    _NormExpansion(found, store_of(plain), most=10).run()
+    _NormExpansion(found, store_of(plain), target=machine(clusters, 1, capacity=sram_bytes), most=10).run()
     plain.verify()
     for wanted, got in zip(run_module(module, inputs).values(), run_module(plain, inputs).values(), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
@@ -50,7 +53,7 @@ def test_between_operand_and_result_all_is_wide(mean, deviation, rms):
     module, _ = net.module(net.layer(op))
     ConvertType(to="f16").apply(Context(), module)
     (found,) = [each for each in module.walk() if isinstance(each, g.NormaliseOp)]
-    _NormExpansion(found, store_of(module), most=10).run()
+    _NormExpansion(found, store_of(module), target=machine(1, 1), most=10).run()
     module.verify()
     x = np.random.default_rng(0).normal(mean, deviation, (4, 600)).astype(np.float16)
     exact = x.astype(np.float64) - (0 if rms else x.mean(1, keepdims=True, dtype=np.float64))
@@ -58,3 +61,18 @@ def test_between_operand_and_result_all_is_wide(mean, deviation, rms):
     (got,) = run_module(module, {"x0": x}).values()
     assert np.array_equal(got, got.astype(np.float16))
     np.testing.assert_allclose(got, exact, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("total", "most", "clusters", "is_split", "found"),
+    [
+        (96, 10, 1, True, (1, 12, 8)),  # one cluster has all, in parts as long as may be
+        (96, 12, 4, True, (1, 8, 12)),
+        (7680, 12, 4, True, (20, 32, 12)),  # at most eight parts of each cluster a turn
+        (7680, 12, 4, False, (1, 640, 12)),
+        (90, 10, 4, True, (1, 9, 10)),  # no number of parts is a multiple of four
+        (60, 20, 4, True, (1, 4, 15)),  # shorter parts, so that each cluster has one
+    ],
+)
+def test_parts_are_dealt_equally_where_they_can_be(total, most, clusters, is_split, found):
+    assert parts_of(total, most, clusters, is_split) == found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from frustum.dialects.isa.program import Affine, Box, Span
 from frustum.dialects.tile import ConvLayer, SubMap
 from frustum.passes.analysis.piece_nest import build
 from frustum.passes.lower.unit.memory_map import Placed
-from frustum.passes.lower.unit.piece_stores import Leaving, part_of_pieces
+from frustum.passes.lower.unit.piece_stores import Leaving, ends_of, part_of_pieces
 
 CLUSTERS, ROWS = 3, 2
 CONV = ConvLayer((1, 1), (1, 1), (1, 1), 1, 1, (1, 1, 1, 1), 0)
@@ -100,3 +101,23 @@ def test_short_runs_go_as_a_whole():
     whole = Box((Affine(),) * 4, made.extent, made.bound)
     assert part_of_pieces(leaving(made, whole, 64), nest.piece, made, 1) is None
     assert part_of_pieces(leaving(made, whole, 8), nest.piece, made, 1) is not None
+
+
+UNEVEN = [(52, -1, 15, 8), (52, -1, 15, 4), (26, 0, 7, 3), (10, -2, 6, 4)]
+
+
+@pytest.mark.parametrize(("rows", "start", "extent", "height"), UNEVEN)
+def test_pieces_end_with_the_region_and_with_the_map(rows, start, extent, height):
+    """Rows of which clusters own as many each, the last one fewer, with rows around them, in pieces that do not come
+    out even: what leaves is what is in the piece, in the own rows, and in the map."""
+    clusters, own_rows = 4, -(-rows // 4)
+    first = Affine(start, cluster=own_rows)
+    pieces = Span(first + Affine.index(0, height), height, rows, first + extent)
+    wanted = Span(Affine(cluster=own_rows), own_rows, rows)
+    bound, limit = ends_of(pieces, wanted)
+    left = Span(pieces.start - wanted.start, height, bound, limit)
+    for cluster, i in product(range(clusters), range(-(-extent // height))):
+        begin = own_rows * cluster
+        low, high = left.clip([i], cluster)
+        made = set(range(*pieces.clip([i], cluster))) & set(range(*wanted.clip([i], cluster)))
+        assert set(range(begin + low, begin + high)) == made

@@ -3,8 +3,16 @@ cheaper plan, and no preset moves less (more of both: test/soak/soak_brute_force
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import HealthCheck, given, settings
+from networks import Net
 from plan_cases import GRAPHS_ON_MACHINES, check_least, check_presets
+from random_network import Drawn
+from stops import target
+
+from frustum.dialects import graph
 
 HEALTH = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
@@ -18,4 +26,50 @@ def test_no_way_through_is_cheaper(case):
 @settings(max_examples=6, derandomize=True, suppress_health_check=HEALTH)
 @given(GRAPHS_ON_MACHINES)
 def test_no_preset_moves_less(case):
+    check_presets(case)
+
+
+def added_to_its_input():
+    """A map is an operand of a convolution, and added to it: three images, one for each of three clusters."""
+    net = Net()
+    x = net.input(3, 4, 7, 6)
+    return net, [net.binary("add", x, net.conv(x, 4))]
+
+
+def beside_what_it_reads():
+    """The weights fit beside the map in SRAM; rows of all channels of the result do not."""
+    net = Net()
+    x = net.input(2, 4, 6, 6)
+    a = net.unary("identity", net.layer(graph.ConcatOp([x, x], 2)))
+    some = net.layer(graph.SliceOp(a, (1, 0, 0, 4), (1, 1, 6, 2), (2, 2, 2, -2)))
+    made = net.layer(graph.ReshapeOp(net.conv(a, 27, 1), (2, 27, 72)))
+    numbers = {"heads": (3, 3), "sizes": (3, 3), "scale": 3**-0.5, "is_merged": False, "is_channels_first": True}
+    y = net.layer(graph.AttentionOp(made, made, made, firsts=(0, 9, 18), **numbers))
+    return net, [some, a, net.layer(graph.ReshapeOp(y, (2, 9, 12, 6)))]
+
+
+def pooled_with_gaps():
+    """Windows of one column, of which every second one is read."""
+    net = Net()
+    x = net.layer(graph.SpaceToDepthOp(net.input(1, 2, 10, 12), (2, 1), 2))
+    y = net.layer(graph.SoftmaxOp(net.layer(graph.MatmulOp(x, x, trans_b=True)), 3))
+    numbers = {"kernel": (4, 1), "strides": (3, 2), "pads": (1, 0, 0, 0), "ceil_pads": (1, 0)}
+    return net, [net.layer(graph.PoolOp("max", net.layer(graph.MatmulOp(y, x)), **numbers))]
+
+
+@pytest.mark.parametrize(
+    ("build", "machine", "kib", "dtype"),
+    [
+        (added_to_its_input, "default", 3, "f32"),
+        (beside_what_it_reads, "edge", 3, "f32"),
+        (pooled_with_gaps, "default", 3, "f16"),
+    ],
+)
+def test_ways_that_the_search_once_lacked(build, machine, kib, dtype):
+    net, outputs = build()
+    where = target(machine)
+    sram = replace(where.cluster.sram, capacity_bytes=kib * 1024)
+    where = replace(where, chip=replace(where.chip, cluster=replace(where.cluster, sram=sram)))
+    case = Drawn(*net.module(*outputs)), (where, dtype)
+    check_least(case, most_layers=5)
     check_presets(case)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from networks import Net
+from xdsl.context import Context
 
 from frustum.backend import targets
+from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.plan.network.candidates import Candidates, Setting
-from frustum.passes.plan.network.known_prices import EqualPrices, KnownPrices, Planned
+from frustum.passes.plan.network.known_prices import EqualPrices, KnownPrices, Planned, planned_once
 from frustum.passes.plan.network.layer_order import order_of, orders
+from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
 from frustum.passes.plan.network.prices import FAR, Prices, Rows
 from frustum.runtime.reference.graph import network_of
 
@@ -77,3 +82,24 @@ def test_a_chain_of_equal_blocks_is_planned_as_one_of_few():
         assert len(list(groups(setting, planned))) > 4 * 3 * count
         grown.append(sum(prices is not None for prices in planned.prices.values()))
     assert grown[0] == grown[1]
+
+
+def plans_of_networks():
+    """Of networks of one and of different layers, in two types, on two machines, with two settings."""
+    found = []
+    for count, is_half, name, borders in product((2, 3), (False, True), ("default", "edge"), ("auto", "overlap")):
+        module = blocks(count)
+        if is_half:
+            ConvertType(to="f16").apply(Context(), module)
+        plan = plan_network(network_of(module), targets.load(name), OptimalOptions(borders=borders))
+        units = [(u.first, u.stop, u.exact_bytes, u.cycles, u.resident, u.kept) for u in plan.units]
+        found.append((units, plan.figures(), plan.alternatives))
+    return found
+
+
+def test_networks_planned_after_others_have_the_same_plans():
+    alone = plans_of_networks()
+    assert len({str(figures) for _, figures, _ in alone}) > 4
+    with planned_once():
+        assert plans_of_networks() == alone
+        assert plans_of_networks() == alone  # nothing is left to find out

@@ -136,6 +136,23 @@ def test_an_input_that_several_units_load_is_copied_where_that_saves_enough():
     assert str(network) == before
 
 
+def test_an_input_in_another_shape_is_held_as_its_readers_see_it():
+    """A row is less its mean, which needs all of it; SRAM holds the row once."""
+    net = Net()
+    rows = net.layer(g.ReshapeOp(net.input(1, 64 * 48), (1, 1, 64, 48)))
+    mean = net.layer(g.ReduceOp("mean", net.layer(g.ReduceOp("mean", rows, (3,), True)), (2,), True))
+    module = net.module(net.binary("sub", rows, mean))[0]
+    module.attributes[TARGET] = to_attribute(machine(8))
+    network = network_of(module)
+    plan = planned(network, machine(8))
+    before, size = str(network), 64 * 48 * 4
+    (held,) = hold_inputs(plan.order, plan.units, 2 * size, size)
+    assert held.copy.x is rows and {use.operation for use in rows.uses} == {held.copy}
+    network.verify()
+    held.undo()
+    assert str(network) == before
+
+
 def far():
     """Products behind each other, of 192 KiB of weights; the last is added to what the first reads."""
     net = Net()
