@@ -77,6 +77,7 @@ from frustum.passes.plan.unit_runs import Runs
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.assign_owners import AssignOwners
 from frustum.passes.tile.choose_runs import ChooseRuns
+from frustum.passes.tile.hand_inputs import HandInputs
 from frustum.passes.tile.leave_room import LeaveRoom
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.passes.tile.orders import parse_order
@@ -204,7 +205,8 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
             *((MeasureWeights(codec="none"),) if choices.raw_sizes else ()),
             *((LeaveRoom(choices.kind_of_borders or "auto", choices.sram),) if choices.keeps_tensors else ()),
             *partition_passes(choices),
-            ChooseRuns(choices.runs, overlap=choices.borders != "exchange", sram=choices.sram), ChooseLayout(),
+            ChooseRuns(choices.runs, overlap=choices.borders != "exchange", sram=choices.sram),
+            HandInputs(choices.optimise), ChooseLayout(),
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
         "fixed": (*((WeightsAhead(), FillsAhead()) if choices.ahead else ()), Allocate(), HoistLoads(), Schedule()),

@@ -98,6 +98,8 @@ class Partition:
     """With borders `exchange`: where the steps go, along the rows (down, up) or along the columns."""
     inside: bool = False
     """Channels are the innermost loop over tiles: maps that all of them need are loaded once, weights in every turn."""
+    handed: bool = False
+    """Each cluster loads its own strip of an input, and is sent by those next to it what it reads beside that."""
 
     @property
     def along(self) -> int:
@@ -143,6 +145,7 @@ class PartitionAttr(Data[Partition]):
         borders += f", owners {p.owners}" if p.owners else ""
         borders += f", way {p.way}" if p.way != "down" else ""
         borders += ", inside" if p.inside else ""
+        borders += ", handed" if p.handed else ""
         printer.print_string(f"<tile {ints(p.tile)}, clusters {p.clusters}, depth {p.depth}{borders}>")
 
     def verify(self) -> None:
@@ -164,7 +167,7 @@ class PartitionAttr(Data[Partition]):
             raise VerifyException(f"steps go {self.data.way} with borders exchange alone, and make no layer again")
 
 
-OPTIONS = ("borders", "trimmed", "bands", "again", "shared", "owners", "way", "inside")
+OPTIONS = ("borders", "trimmed", "bands", "again", "shared", "owners", "way", "inside", "handed")
 
 
 def parse_option(parser: AttrParser, found: Partition) -> Partition:
@@ -184,6 +187,8 @@ def parse_option(parser: AttrParser, found: Partition) -> Partition:
             return replace(found, trimmed=True)
         case "inside":
             return replace(found, inside=True)
+        case "handed":
+            return replace(found, handed=True)
         case _:
             return replace(found, shared=True)
 

@@ -52,6 +52,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-tile-split-breadth-first", "frustum.passes.tile.split_breadth_first:SplitBreadthFirst"),
     ("frustum-tile-assign-owners", "frustum.passes.tile.assign_owners:AssignOwners"),
     ("frustum-tile-choose-runs", "frustum.passes.tile.choose_runs:ChooseRuns"),
+    ("frustum-tile-hand-inputs", "frustum.passes.tile.hand_inputs:HandInputs"),
     ("frustum-graph-choose-layout", "frustum.passes.graph.choose_layout:ChooseLayout"),
     ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
     ("frustum-tile-assign-order", "frustum.passes.tile.assign_order:AssignOrder"),

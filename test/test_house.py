@@ -9,8 +9,8 @@ import pytest
 
 LIMITS = {
     # 35,944 before what keeps the machine busy; 42,310 before every layer fused; 51,000 before pages of runs
-    "lines of code": 57_200,
-    "files": 422,
+    "lines of code": 57_700,
+    "files": 425,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,

@@ -19,7 +19,7 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer, dense
 from frustum.passes.analysis.regions import Projection, Region, grid_of, hull, needed, needs_of
 from frustum.passes.analysis.roll import COLUMNS, ROWS, WORDS, Rolling, rates_of, reflected, ring_rows, roll
-from frustum.passes.analysis.strips import handed_over
+from frustum.passes.analysis.strips import handed_over, with_handed_inputs
 from frustum.passes.analysis.unit_layers import Source, UnitLayers, Unprojectable, layers_of, unit_layers
 
 IMAGES = 0
@@ -50,7 +50,10 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
     key = partition, clusters
     found = unit.projected.get(key)
     if not isinstance(found, Projection):
-        found = unit.projected[key] = newly_projected(unit, partition, clusters)
+        found = newly_projected(unit, partition, clusters)
+        if partition.handed:
+            found = with_handed_inputs(unit, found, partition, clusters)
+        unit.projected[key] = found
     return found
 
 
@@ -100,6 +103,8 @@ def check_options(unit: UnitLayers, partition: Partition) -> None:
         raise Unprojectable(f"it goes in bands of {partition.bands} columns, each of which projects by itself")
     if partition.again and partition.borders == "overlap":
         raise Unprojectable("with borders overlap all layers are made again: none is named")
+    if partition.handed and (partition.shared or partition.borders == "raster"):
+        raise Unprojectable("inputs are handed over where each cluster loads a strip of rows or columns")
     if partition.shared and partition.borders != "overlap":
         raise Unprojectable(
             f"with borders {partition.borders} inputs are loaded as they are needed, not whole"

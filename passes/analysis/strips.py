@@ -50,6 +50,37 @@ def handed_over(
     return replace(plain, outputs=tuple(made), inputs=found[count:], stores=stores, held=found)
 
 
+def with_handed_inputs(
+    unit: UnitLayers, projection: Projection, partition: Partition, clusters: int
+) -> Projection:
+    """The regions where each cluster loads its own strip of an input, and is sent what its layers read beside it by
+    the clusters next to it, which go through their tiles in step; unchanged where inputs have no such strips."""
+    d, count = partition.clusters, len(unit.layers)
+    if clusters == 1 or d not in WORDS or projection.counts[d] > 1:
+        return projection
+    inputs = list(projection.inputs)
+    for k, own in enumerate(unit.inputs):
+        if not own.resident and unit.root(count + k) == count + k:
+            start, extent = own_strip(*inputs[k].parts[d], own.dims[d], clusters)
+            inputs[k] = inputs[k].at(d, start, extent)
+    held = projection.held or (*projection.outputs, *projection.inputs)
+    return replace(projection, inputs=tuple(inputs), held=held)
+
+
+def own_strip(start: Affine, extent: int, size: int, clusters: int) -> tuple[Affine, int]:
+    """Parts of intervals that overlap from cluster to cluster, cut off at a map's ends: each position is in one;
+    unchanged where such parts do not cover them, or are narrower than what the next cluster needs of them."""
+    width = start.cluster
+    if width <= 0 or any(start.loops) or extent <= width:
+        return start, extent
+    first = max(start.base, 0)
+    low, high = first - start.base, extent - width - (first - start.base)
+    end = min(size, start.base + width * (clusters - 1) + extent)
+    if not 0 <= high <= width or low > width or first + clusters * width < end:
+        return start, extent
+    return Affine(first, cluster=width), width
+
+
 def strip(unit: UnitLayers, j: int, plain: Region, width: Fraction, beside: int, clusters: int) -> Region:
     """The strip of a layer's map that each cluster makes; raises `Unprojectable` where these do not cover what is
     read of it."""

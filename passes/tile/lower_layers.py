@@ -148,8 +148,7 @@ class Body:
         self.tiles[j] = self.put(made, op).results[0]
         if j in self.results.kept:
             self.sends(j)
-        for by, region in handed_on(self.cut, j, self.target.chip.clusters):
-            self.put(t.SendOp(self.tiles[j], by, region), op)
+        self.hand_on(j, op)
 
     def put(self, made: Operation, of: Operation) -> Operation:
         """Append what is made for a layer."""
@@ -172,7 +171,14 @@ class Body:
         view = view_of(self.inside.outer.get(own.value), own.view)
         view = replace(view, offset=view.offset + own.first_column * view.strides[COLUMNS])
         loaded = t.LoadOp(self.inside.tensor(own.value), view, region.box(own.dims), self.tile(number))
-        return self.put(loaded, reader).results[0]
+        self.tiles[number] = self.put(loaded, reader).results[0]
+        self.hand_on(number, reader)
+        return self.tiles[number]
+
+    def hand_on(self, number: int, of: Operation) -> None:
+        """What the clusters next to each one read of a map that it makes or loads."""
+        for by, region in handed_on(self.cut, number, self.target.chip.clusters):
+            self.put(t.SendOp(self.tiles[number], by, region), of)
 
     def compute(self, j: int, tiles: list[SSAValue]) -> Operation:
         op, layer = self.layers.ops[j], self.layers.layers[j]
@@ -273,15 +279,15 @@ class Body:
         return memory_order(view_of(self.stored.get(number), layer.out_view).near, layer.out_dims)
 
 
-def handed_on(cut: Cut, j: int, clusters: int) -> Iterator[tuple[int, Box]]:
-    """(D, region): what each pass makes of a layer's map and the cluster D further on reads beside its own strip; no
+def handed_on(cut: Cut, number: int, clusters: int) -> Iterator[tuple[int, Box]]:
+    """(D, region): what each pass makes or loads of a map and the cluster D further on reads beside its own strip; no
     cluster is beyond the last: a limit takes the region away from those that have no neighbour there."""
-    projection, beside = cut.projection, cut.partition.beside
+    projection, beside = cut.projection, cut.partition.clusters
     if not projection.held:
         return
-    made, bound = projection.outputs[j], cut.layers.layers[j].out_dims
+    made, bound = projection.region_of(number), cut.layers.dims_of(number)
     width = made.extent[beside]
-    low, high = handed(made, projection.held[j], beside)
+    low, high = handed(made, projection.held[number], beside)
     for by, first, extent in ((1, width - low, low), (-1, 0, high)):
         if extent > 0:
             region = made.at(beside, made.start[beside] + first, extent)

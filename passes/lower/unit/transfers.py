@@ -69,11 +69,12 @@ def sent(loops: TileLoops, op: t.SendOp, placed: mm.Placed, least: int, tags: mm
     return Leaving(placed, box, 1, placed.strides, least, copy)
 
 
-def leave(loops: TileLoops, leaving: Leaving, stage: int) -> None:
-    """All of a region at once, behind what has been written of the innermost body."""
+def leave(loops: TileLoops, leaving: Leaving, stage: int, depth: int | None = None) -> None:
+    """All of a region at once, behind what has been written of a loop's body: the innermost one's, or at `depth`."""
+    depth = len(loops) if depth is None else depth
     for own, box in parts_of(leaving.tile, leaving.region):
         copy = partial(leaving.copy, own=own)
-        by_blocks(loops.innermost, copy, Part(box.start, box), leaving.block, len(loops), stage)
+        by_blocks(loops.bodies[depth], copy, Part(box.start, box), leaving.block, depth, stage)
 
 
 def by_blocks(

@@ -148,6 +148,10 @@ class UnitLowering:
         reader = next((i for i, layer in enumerate(computes) if op.result in layer.operands), 0)
         tags = self.tags(self.first_layer + reader)
         load(self.loops, op, self.tensors[op.source], placed, depth, tags)
+        for use in op.result.uses:
+            if isinstance(use.operation, t.SendOp):
+                leave(self.loops, self.leaving(use.operation), 0, depth)
+                self.gone.add(use.operation)
 
     def after_layer(self, op: Operation) -> None:
         """What is done with tiles that are there."""
