@@ -128,8 +128,9 @@ def softsign(node: Node) -> Result:
 
 
 def dropout(node: Node) -> Result:
-    training = node.constant(2, "training_mode")
-    if training is not None and bool(training):
+    training, ratio = node.constant(2, "training_mode"), node.constant(1, "ratio")
+    drops = 0.5 if ratio is None else float(ratio)  # exporters leave training on where nothing is dropped
+    if training is not None and bool(training) and drops > 0:
         raise Refused("training is not supported")
     if node.wants(1):
         mask = np.ones(node.shape(0), bool)

@@ -388,6 +388,7 @@ REFUSED = [
     (one("MaxPool", kernel_shape=[2, 2], outputs=("y", "i")), "its second output, the indices, is not supported"),
     (one("MaxPool", kernel_shape=[9, 9]), "a kernel of (9, 9) with dilations (1, 1) does not fit into (8, 8)"),
     (one("BatchNormalization", *np.ones((4, 4), np.float32), training_mode=1), "training is not supported"),
+    (one("Dropout", np.float32(0.5), np.array(True)), "training is not supported"),
     (one("Cast", to=TensorProto.INT8), "casts of floating point to INT8 are not supported"),
     (one("Resize", np.float32([]), np.float32([1, 1, 2, 2]), mode="best"), "mode 'best' is not supported"),
     (one("Resize", np.float32([]), HALVED, antialias=1), "antialias of mode nearest is not supported"),

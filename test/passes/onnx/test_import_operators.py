@@ -188,6 +188,7 @@ UNARIES = [
     Case("Clip", [X], min=-0.25, max=1.5, opset=6 + 1),
     Case("Dropout", [X], opset=13),
     Case("Dropout", [X], opset=7),
+    Case("Dropout", [X], [f32(0).reshape(()), np.array(True)], opset=13),  # training, but nothing is dropped
     Case("Cast", [X], to=TensorProto.FLOAT),
 ]  # fmt: skip
 BINARIES = [
