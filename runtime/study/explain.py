@@ -18,6 +18,8 @@ from frustum.runtime.study.difference import difference
 Data = Mapping[str, Any]
 Count = Callable[[Mapping[str, Any]], Data]
 """The report of a run in mode timing of the model compiled with these options changed."""
+CountAll = Callable[[Sequence["Way"]], "list[Way]"]
+"""Ways with what was counted of each."""
 OPTIMAL = "optimal"
 UNFORCED = {"policy": None, "rules": None, "thresholds": None}
 NUMBERS = ("dram.port_bytes_per_cycle", "sram.capacity_bytes")
@@ -58,7 +60,7 @@ def units_of(data: Data) -> list[list[str]]:
 # --- the whole plan ----------------------------------------------------------------------------------------
 
 
-def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
+def explain_plan(plan: Data, count: CountAll, most: int) -> dict[str, Any]:
     """The units, and of each cut what the same cuts without it come to; at most so many ways are counted.
 
     Plans with and without are compiled alike, from given cuts that are planned together where policy `optimal` has made
@@ -74,13 +76,15 @@ def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
     ends = _ends(plan)
     if len(ends) < 2:
         return found | {"same": None, "cuts": [], "left_out": []}
-    same = _same(plan, ends).counted(count)
     spent = {unit["layers"][-1]: _spent(unit) for unit in plan["units"]}
     chosen = sorted(ends[:-1], key=lambda end: -spent[end])[: max(0, most - 1)]
-    cuts = []
-    for end in (each for each in ends[:-1] if each in chosen):
-        way = Way(f"not cut behind '{end}'", _cut_at(plan, [each for each in ends if each != end])).counted(count)
-        cuts.append({"behind": end, "without": _way_facts(same.data or plan, way)})
+    behind = [each for each in ends[:-1] if each in chosen]
+    without = [
+        Way(f"not cut behind '{end}'", _cut_at(plan, [each for each in ends if each != end])) for end in behind
+    ]
+    same, *ways = count([_same(plan, ends), *without])
+    pairs = zip(behind, ways, strict=True)
+    cuts = [{"behind": end, "without": _way_facts(same.data or plan, way)} for end, way in pairs]
     left = [end for end in ends[:-1] if end not in chosen]
     return found | {"same": _way_facts(plan, same), "cuts": cuts, "left_out": left}
 
@@ -88,14 +92,14 @@ def explain_plan(plan: Data, count: Count, most: int) -> dict[str, Any]:
 # --- a layer or a unit -------------------------------------------------------------------------------------
 
 
-def explain_part(plan: Data, subject: str, count: Count, most: int) -> tuple[dict[str, Any], list[Way]]:
+def explain_part(plan: Data, subject: str, count: CountAll, most: int) -> tuple[dict[str, Any], list[Way]]:
     """What is known of a layer or unit, and the ways that were counted, the best first."""
     host = [layer for layer in _on_host(plan) if layer["layer"] == subject]
     if host:
         return {"what": "host", "layers": host}, []
     unit, layer = _place_of(plan, subject)
     asked = _ways_at(plan, unit, layer)
-    ways = [way.counted(count) for way in asked[:most]]
+    ways = count(asked[:most])
     other = [way for way in ways if way.data is not None and not _is_same_plan(plan, way.data)]
     other.sort(key=lambda way: figures(way.data or {}))
     found: dict[str, Any] = {

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,15 @@ from frustum.runtime.model.sources import kind_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.figures import Report
 from frustum.runtime.report.terminal import show
-from frustum.runtime.study.explain import explain_part, explain_plan, flips
+from frustum.runtime.study.explain import Way, explain_part, explain_plan, flips
 from frustum.runtime.study.explain_text import Explanation
 from frustum.runtime.study.options import ExplainKeywords, ExplainOptions
+from frustum.runtime.study.workers import workers
 
 
 def main(options: ExplainOptions) -> int:
     with TerminalProgress() as progress, planned_once():
-        found, notes = explanation(replace(options, cache=not options.no_cache), progress)
+        found, notes = explanation(replace(options, cache=not options.no_cache), progress, on_all_cores=True)
     for line in notes:
         say(line)
     show(found.json() if options.json else found.text())
@@ -35,10 +38,13 @@ def main(options: ExplainOptions) -> int:
 
 
 def explanation(
-    options: ExplainKeywords, progress: Progress = lambda stage, share: None
+    options: ExplainKeywords, progress: Progress = lambda stage, share: None, *, on_all_cores: bool = False
 ) -> tuple[Explanation, tuple[str, ...]]:
     """What is found, and what was noted while the model was compiled; UsageError for what is compiled already, and for
-    names that nothing has."""
+    names that nothing has.
+
+    `on_all_cores`: ways are counted in processes of their own, which import the program that calls this.
+    """
     for word, given in (("--pipeline", options.pipeline), ("--dump-ir", options.dump_ir)):
         if given is not None:
             raise UsageError(
@@ -54,15 +60,42 @@ def explanation(
     def count(changes: Mapping[str, Any]) -> Report:
         return counted(build(changes))
 
+    def count_all(ways: Sequence[Way]) -> list[Way]:
+        return in_processes(request, ways) if on_all_cores else [way.counted(count) for way in ways]
+
     own = build({})
     plan = counted(own)
     if options.subject is None:
-        return Explanation(explain_plan(plan, count, options.most)), own.log
-    found, ways = explain_part(plan, options.subject, count, options.most)
+        return Explanation(explain_plan(plan, count_all, options.most)), own.log
+    found, ways = explain_part(plan, options.subject, count_all, options.most)
     if ways:
         target = asked.given_target(request) or targets.load(asked.DEFAULT_TARGET)
         found["flips"] = flips(target, ways[0], count, options.probes)
     return Explanation(found), own.log
+
+
+def in_processes(request: Request, ways: Sequence[Way]) -> list[Way]:
+    """The ways with what was counted of each, in a process for each core; UsageError where one is ended."""
+    with workers(None) as (pool, cores):
+        parts = [list(ways[k::cores]) for k in range(cores)]
+        try:
+            found = list(pool.map(partial(in_turn, request), parts))
+        except BrokenProcessPool as error:
+            raise UsageError("error: a process that counted was ended from outside (no memory?)") from error
+    every: list[Way] = list(ways)
+    for k, part in enumerate(found):
+        every[k::cores] = part
+    return every
+
+
+def in_turn(request: Request, ways: Sequence[Way]) -> list[Way]:
+    """The same in one process."""
+
+    def count(changes: Mapping[str, Any]) -> Report:
+        return counted(built(replace(request, **changes)).chain)
+
+    with planned_once():
+        return [way.counted(count) for way in ways]
 
 
 def counted(chain: Chain) -> Report:

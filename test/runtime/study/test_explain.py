@@ -1,6 +1,8 @@
 """Every number of an explanation is what a run with the options that it names counts; bad names are refused."""
 
 import json
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -65,6 +67,16 @@ def test_the_next_best_ways_of_a_layer_are_recounted(chain, capsys):
         found["ways"] + found["others"]
     )
     assert bounded["left_out"] and "not counted" in "\n".join(lines_of(bounded))
+
+
+def test_a_process_that_is_ended_is_named(chain, capsys, monkeypatch):
+    class Broken:
+        def map(self, work, parts):
+            raise BrokenProcessPool
+
+    monkeypatch.setattr("frustum.runtime.tools.explain.workers", lambda scheduler: nullcontext((Broken(), 2)))
+    assert main(["explain", chain, *MACHINE]) == 2
+    assert "was ended from outside" in capsys.readouterr().err
 
 
 def test_a_name_that_nothing_has_is_refused(chain, capsys):

@@ -190,6 +190,8 @@ ELSEWHERE = {
     "error: --print-completion needs the package shtab: pip install 'frustum[completion]'":
         ("pip install 'frustum[completion]'",
          "runtime/test_completion.py::test_a_wrong_shell_and_a_missing_package_are_one_line"),
+    "error: a process that counted was ended from outside (no memory?)":
+        ("was ended from outside", "runtime/study/test_explain.py::test_a_process_that_is_ended_is_named"),
     "error: {}trace needs the package perfetto: pip install 'frustum[trace]'":
         ("pip install 'frustum[trace]'", "runtime/show/test_trace.py::test_without_the_package_it_is_named"),
 }  # fmt: skip
