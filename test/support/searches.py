@@ -7,7 +7,7 @@ from dataclasses import replace
 from stops import aimed, executable, target
 from xdsl.context import Context
 
-from frustum.backend.pipeline import Choices, Run
+from frustum.backend.pipeline import Choices, Edit, Run
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_move
@@ -20,6 +20,8 @@ from frustum.runtime.report.counters import count
 
 NEVER = 1 << 60
 """Bytes of a search with which a unit does not fit."""
+AS_SEARCHED = Choices(edits=(Edit("without", "frustum-tile-hand-inputs"),))
+"""Clusters load what the search has counted: borders handed on later mend the plans of some searches, not of all."""
 
 
 def with_sram(name, kib):
@@ -52,7 +54,7 @@ def counted(module, where, search):
     module = fused(module, where)
     try:
         PartitionUnits(search=search).apply(Context(), module)
-        Run().advance(module, ["tiled", "placed", "lowered", "fixed"], Choices())
+        Run().advance(module, ["tiled", "placed", "lowered", "fixed"], AS_SEARCHED)
     except DoesNotFit:
         return NEVER
     made = executable(module)
