@@ -84,7 +84,10 @@ def test_every_type_that_users_see_is_said() -> None:
     """Whatever a type checker would have to guess, each its own way, is a name in the message."""
     pytest.importorskip("pyright", reason="pyright is not installed; make check runs this test")
     command = [sys.executable, "-m", "pyright", "--verifytypes", "frustum", "--ignoreexternal", "--outputjson"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    # pyright asks the first python on the path for the packages that it reads types of.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    own = {"PYTHONPATH": str(ROOT / ".dev"), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1", "PATH": path}
+    environment = {**os.environ, **own}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     found = json.loads(done.stdout)["typeCompleteness"]
     guessed = [
