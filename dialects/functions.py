@@ -93,6 +93,12 @@ class Reduction(StrEnum):
     SUM = "sum"
     MAX = "max"
     MIN = "min"
+    VARIANCE = "variance"
+
+    @property
+    def is_of_parts(self) -> bool:
+        """Whether that of a whole is that of its parts' results."""
+        return self is not Reduction.VARIANCE
 
 
 class Interpolation(StrEnum):

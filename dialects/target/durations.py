@@ -317,6 +317,8 @@ def vector_steps(name: str, numbers: Any, conversions: int = 0) -> Steps:
             own = f"resize_{numbers.mode}", 1
         case "unary" | "binary":
             own = str(numbers.kind), 1
+        case "reduce" if numbers.kind == "variance":
+            own = "variance", 1
         case _:
             own = name, 1
     act = getattr(numbers, "act", None)
@@ -338,20 +340,20 @@ def vector_passes(unit: VectorUnit, kind: str, window: int = 1) -> int:
     """Passes over its elements that an operation needs.
 
     `kind` is an element-wise kind, or `pool`, `depthwise` (elements: outputs; `window`: elements of its kernel),
-    `reduce` (elements: inputs), `softmax`, `lrn` (`window`: its size), `normalise` (layer, instance), `resize_nearest`
-    or `resize_linear` (elements: outputs).
+    `reduce`, `variance` (elements: inputs), `softmax`, `lrn` (`window`: its size), `normalise` (layer, instance),
+    `resize_nearest` or `resize_linear` (elements: outputs).
     """
     passes = unit.passes
     simple, hard, reduction = passes.elementary, passes.transcendental, passes.reduction
     match kind:
         case "pool":
             return window * passes.pool_per_kernel_element
-        case "depthwise":  # multiply and add
+        case "depthwise" | "hide":  # multiply and add; compare and select
             return window * simple
         case "reduce":
             return reduction
-        case "hide":  # compare and select
-            return simple
+        case "variance":  # sums of elements and of their squares, as in a normalisation
+            return 2 * reduction
         case "softmax":  # maximum, subtract, exponential, sum, divide
             return reduction + simple + hard + reduction + hard
         case "lrn":  # sum of squares, power, divide

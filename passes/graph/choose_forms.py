@@ -158,11 +158,19 @@ def form_for(group: Sequence[Flexible], target: Target | None) -> Extents | None
     if last == plain == 0 and any(sums_last(op) for op in group):
         last = 1
     if last <= plain:
-        return None
+        return as_it_is(group)
     rank = max(len(g.shape_of(value)) for value in tensors_of(group[0]))
     is_attended = is_attended and (target is None or may_go_by_images(group, target))
     found = forms(rank, group, is_turned, is_attended)
     return next((form for form in found if all(fits(op, form) for op in group)), None)
+
+
+def as_it_is(group: Sequence[Flexible]) -> Extents | None:
+    """Each axis a loop of its own, where a sum would merge axes that what stands around it sees apart; else None."""
+    form = tuple(range(RANK))
+    sums = [op for op in group if isinstance(op, g.ReduceOp)]
+    is_plain = all(len(g.shape_of(value)) == RANK for op in group for value in tensors_of(op))
+    return form if sums and is_plain and all(fits(op, form) for op in group) else None
 
 
 def may_go_by_images(group: Sequence[Flexible], target: Target) -> bool:

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
+from frustum.dialects.functions import Reduction
 from frustum.passes.analysis.layer import layer_of
 from frustum.passes.analysis.module import element_bytes, target_of
 
@@ -24,14 +25,15 @@ class SplitReductions(ModulePass):
     """Split reductions whose reduced elements do not fit SRAM.
 
     Before: any reductions.  After: a reduction over R elements with R too large is one over B, then one over R / B,
-    for the largest divisor B of R that fits (docs/techniques/tfu.md: reductions over space may be computed in pieces).
+    for the largest divisor B of R that fits (docs/techniques/tfu.md: reductions over space may be computed in pieces);
+    variances, which `frustum-graph-expand-normalise` takes of parts that fit, are as they were.
     """
 
     name = "frustum-graph-split-reductions"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         limit = target_of(op).cluster.sram.capacity_bytes // SHARE
-        for reduction in [o for o in op.walk() if isinstance(o, g.ReduceOp)]:
+        for reduction in [o for o in op.walk() if isinstance(o, g.ReduceOp) and Reduction(o.kind).is_of_parts]:
             split(reduction, limit // element_bytes(reduction.x))
 
 

@@ -256,7 +256,9 @@ def resize(x: Array, size: Pair, axes: tuple[ResizedAxis, ResizedAxis], *, mode:
     return x
 
 
-REDUCTIONS: dict[str, Callable[..., Array]] = {"mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min}
+REDUCTIONS: dict[str, Callable[..., Array]] = {
+    "mean": np.mean, "sum": np.sum, "max": np.max, "min": np.min, "variance": np.var,
+}  # fmt: skip
 
 
 def max_pool(
@@ -309,7 +311,7 @@ def _slide(combine: Callable[..., Array], x: Array, kernel: Pair, strides: Pair,
 
 
 def reduce(kind: str, x: Array, axes: tuple[int, ...], *, keepdims: bool = True) -> Array:
-    """`mean`, `sum`, `max` or `min` over `axes`."""
+    """`mean`, `sum`, `max`, `min` or (mean square deviation from the mean) `variance` over `axes`."""
     with np.errstate(all="ignore"):
         return np.asarray(REDUCTIONS[kind](widen(x), axis=axes, keepdims=keepdims))
 

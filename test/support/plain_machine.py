@@ -271,7 +271,21 @@ def _hide(op, unit):
         unit.element(op.out_view, position)[0] = -math.inf if position[1] > position[3] + op.ahead else value
 
 
+def _variance(op, unit):
+    """By the mean of squares, in doubles."""
+    values = {}
+    for position in unit.positions():
+        key = tuple(unit.ranges[axis][0] if axis in op.axes else p for axis, p in enumerate(position))
+        values.setdefault(key, []).append(float(unit.element(op.in_view, position)[0]))
+    for key, own in values.items():
+        mean = sum(own) / len(own)
+        unit.element(op.out_view, key)[0] = sum(x * x for x in own) / len(own) - mean * mean
+
+
 def _reduce(op, unit):
+    if op.kind == "variance":
+        _variance(op, unit)
+        return
     is_first, is_last = unit.flags()
     combine = {"mean": np.add, "sum": np.add, "max": np.maximum, "min": np.minimum}[op.kind]
     seen = set()

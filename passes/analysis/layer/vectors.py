@@ -313,4 +313,5 @@ def reduction(op: g.ReduceOp, dims: Extents, lie: Extents, axes: tuple[int, ...]
     scale = 1.0 / math.prod(dims[d] for d in axes) if op.kind == "mean" else 1.0
     kind = ReduceLayer(Reduction(op.kind), axes, scale, scales_of(op))
     operand = MapOperand(0, dims, TensorView(0, lie), access)
-    return Layer(kind, out_dims, TensorView(0, made), (operand,))
+    whole = () if kind.kind.is_of_parts else axes
+    return Layer(kind, out_dims, TensorView(0, made), (operand,), axes_all=whole)

@@ -16,10 +16,14 @@ from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.graph.canonicalize import Canonicalize
-from frustum.passes.graph.composites.expand_attention import without_pieces
+from frustum.passes.graph.composites.expand_attention import WIDE, without_pieces
 from frustum.passes.graph.composites.expand_normalise import longest_part, most_of_part, parts_of
 from frustum.passes.graph.composites.plain_layers import PlainLayers
 from frustum.passes.weights import store_of
+
+WORK_COPIES = 16
+"""A part whose maximum and sum are found by themselves is at most so small a share of a core's memory: a unit has it as
+numbers, less its maximum, and their powers, twice each."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class ExpandSoftmax(ModulePass):
         written = [each for each in without_pieces(op, g.SoftmaxOp) if each.scales is None]
         for each in written:
             target = target_of(op)
-            _SoftmaxExpansion(each, store_of(op), target=target, most=most_of_part(target)).run()
+            _SoftmaxExpansion(each, store_of(op), target=target, most=most_of_part(target, WIDE, WORK_COPIES, parts=1)).run()
         if written:
             Canonicalize().apply(ctx, op)
 

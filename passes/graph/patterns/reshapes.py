@@ -2,7 +2,7 @@
 """Reshapes go behind layers that can do their work on the elements as they were before.
 
     unary(reshape(x))          ->  reshape(unary(x))
-    binary(reshape(x), y)      ->  reshape(binary(x, reshape(y)))    where x is a map and y is none
+    binary(reshape(x), y)      ->  reshape(binary(x, reshape(y)))    where x is a map and y is none, or a constant
     slice(unsqueeze(x))        ->  unsqueeze(slice(x))               also pad, concat
 
 So layers of one dimension (which are imported as those of two, between reshapes) follow each other as maps, and a
@@ -120,6 +120,8 @@ def seen_as(value: SSAValue, shape: Extents, whole: Extents) -> SSAValue | None:
     """An operand of a layer as one of this shape; None where that is no gain, or cannot be said."""
     if math.prod(g.shape_of(value)) == 1 and isinstance(value.owner, g.WeightOp) and not g.shape_of(value):
         return value
+    if isinstance(value.owner, g.WeightOp) and len(shape) == MAP_RANK and len(whole) < MAP_RANK:
+        return spread_as(value, shape, whole)
     if g.shape_of(value) != whole or isinstance(value.owner, g.WeightOp):
         return None
     if isinstance(value.owner, g.ReshapeOp) and g.shape_of(value.owner.x) == shape:
@@ -128,6 +130,19 @@ def seen_as(value: SSAValue, shape: Extents, whole: Extents) -> SSAValue | None:
         return None
     new = g.ReshapeOp(value, shape)
     new.location = value.owner.location if isinstance(value.owner, Operation) else new.location
+    return new.result
+
+
+def spread_as(weight: SSAValue, shape: Extents, whole: Extents) -> SSAValue | None:
+    """A constant that is spread over axes of the whole, as it is spread over those of this shape; None where the shapes
+    differ by more than axes of one element."""
+    own = g.shape_of(weight)
+    own, axes = (1,) * (len(whole) - len(own)) + own, axes_of(whole, shape)
+    if axes is None:
+        return None
+    new = g.ReshapeOp(weight, tuple(1 if i is None else own[i] for i in axes))
+    assert isinstance(weight.owner, g.WeightOp)
+    new.location = weight.owner.location
     return new.result
 
 

@@ -241,6 +241,7 @@ def test_matrix_work_of_arrays_is_that_of_their_elements(sizes, mode, element_by
         ("erf", 1, 4),
         ("pool", 9, 9),
         ("reduce", 1, 1),
+        ("variance", 1, 2),
         ("softmax", 1, 11),
         ("lrn", 5, 13),
         ("normalise", 1, 8),

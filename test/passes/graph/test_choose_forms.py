@@ -134,13 +134,16 @@ def test_elements_normalised_one_by_one_need_a_loop_that_is_free():
 
 
 def test_images_are_picked_in_the_form_of_their_readers():
-    """Sums along the last axis see it as channels, and so does what takes one image; what takes columns does not."""
+    """Sums along the last axis see it as channels, and so does what takes one image; what takes columns does not, and
+    its reader then sees each axis as a loop of its own, as it does."""
     net = Net()
     x, other = net.input(3, 2, 5, 7), net.input(3, 2, 5, 9)
     image = net.layer(g.PickOp(x, (1, 0, 0, 0), (1, 2, 5, 7), (1, 1, 1, 1)))
     columns = net.layer(g.PickOp(other, (0, 0, 0, 2), (3, 2, 5, 7), (1, 1, 1, 1)))
     ops = with_forms(net, *(net.layer(g.ReduceOp("mean", each, (3,), True)) for each in (image, columns)))
-    assert [chosen_form(op) for op in (image.owner, columns.owner, *ops)] == [(0, 2, 3, 1), None, (0, 2, 3, 1), None]
+    assert [chosen_form(op) for op in (image.owner, columns.owner, *ops)] == [
+        (0, 2, 3, 1), None, (0, 2, 3, 1), (0, 1, 2, 3),
+    ]
     layer = layer_of(image.owner)
     assert layer.out_dims == (1, 7, 2, 5)
     assert layer.maps[0].dims == (3, 7, 2, 5)

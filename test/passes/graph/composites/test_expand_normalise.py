@@ -45,6 +45,21 @@ def test_what_fits_is_left(columns, is_left):
     assert any(isinstance(each, g.NormaliseOp) for each in module.walk()) == is_left
 
 
+@pytest.mark.parametrize(
+    ("groups", "columns", "is_left"),
+    [(1, 1000, False), (4, 1000, False), (8, 1000, True), (4, 100, True)],  # the last: little work in each
+)
+def test_few_groups_are_shared_by_all_cores(groups, columns, is_left):
+    """`default` has 16 cores; each channel's plane is a part by itself, and the map is seen as convolutions see it."""
+    net = Net()
+    op = g.NormaliseOp(net.input(1, 64, 1, columns), axes=(1, 2, 3), epsilon=1e-3, groups=groups)
+    module = aimed(net.module(net.layer(op))[0], "default")
+    ExpandNormalise().apply(Context(), module)
+    assert any(isinstance(each, g.NormaliseOp) for each in module.walk()) == is_left
+    sums = [each for each in module.walk() if isinstance(each, g.ReduceOp) and each.axes == (2, 3)]
+    assert [each.kind for each in sums] == [] if is_left else ["mean", "variance"]
+
+
 @pytest.mark.parametrize(("mean", "deviation"), [(0, 5000), (1000, 1), (0, 1e-3)])
 @pytest.mark.parametrize("rms", [False, True])
 def test_between_operand_and_result_all_is_wide(mean, deviation, rms):

@@ -48,3 +48,20 @@ builtin.module {
 }
 // CHECK-LABEL: @apart
 // CHECK:         fgraph.binary add {{.*}} -> tensor<48xf32>
+
+// -----
+
+// A constant that is spread over a map of one row is spread over the map of four dimensions.
+builtin.module {
+  fgraph.network @slopes (%x : tensor<1x4x1x8xf32>) inputs ["x"] outputs ["y"] {
+    %s = fgraph.weight "s" : tensor<4x1xf32>
+    %a = fgraph.reshape %x : (tensor<1x4x1x8xf32>) -> tensor<1x4x8xf32>
+    %b = fgraph.binary prelu %a, %s : (tensor<1x4x8xf32>, tensor<4x1xf32>) -> tensor<1x4x8xf32>
+    %c = fgraph.reshape %b : (tensor<1x4x8xf32>) -> tensor<1x4x1x8xf32>
+    fgraph.output %c : tensor<1x4x1x8xf32>
+  }
+}
+// CHECK-LABEL: @slopes
+// CHECK:         %b = fgraph.reshape %s : (tensor<4x1xf32>) -> tensor<1x4x1x1xf32>
+// CHECK-NEXT:    %{{.*}} = fgraph.binary prelu %x, %b : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>) -> tensor<1x4x1x8xf32>
+// CHECK-NEXT:    fgraph.output
