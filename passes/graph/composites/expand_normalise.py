@@ -181,13 +181,13 @@ class _NormExpansion(PlainLayers):
             variance = self.binary("add", self.mean(inside, 1), between)
             mean = self.shaped(self.binary("mul", mean, ones), each)
         factor = self.shaped(self.binary("mul", self.inverse(variance), ones), each)
-        scale, *shift = [self.shaped(value, (1, channels, 1, 1)) for value in operands] or [None]
-        if scale is not None:
+        by_channel = [self.shaped(value, (1, channels, 1, 1)) for value in operands]
+        for scale in by_channel[:1]:
             factor = self.binary("mul", factor, scale)
         # what is known of channels is there before the first element is changed: the map is read once more, no oftener
         if mean is not None:
             x = self.binary("sub", x, mean)
-        return self.narrowed(self.binary("mul", x, factor), shift)
+        return self.narrowed(self.binary("mul", x, factor), by_channel[1:])
 
     def of_axes(self) -> SSAValue:
         """Along any axes: x is read for the mean, for the variance, and for the result."""

@@ -50,7 +50,8 @@ class ExpandSoftmax(ModulePass):
         written = [each for each in without_pieces(op, g.SoftmaxOp) if each.scales is None]
         for each in written:
             target = target_of(op)
-            _SoftmaxExpansion(each, store_of(op), target=target, most=most_of_part(target, WIDE, WORK_COPIES, parts=1)).run()
+            most = most_of_part(target, WIDE, WORK_COPIES, parts=1)
+            _SoftmaxExpansion(each, store_of(op), target=target, most=most).run()
         if written:
             Canonicalize().apply(ctx, op)
 
