@@ -3,7 +3,7 @@
 
     unary(reshape(x))          ->  reshape(unary(x))
     binary(reshape(x), y)      ->  reshape(binary(x, reshape(y)))    where x is a map and y is none, or a constant
-    slice(unsqueeze(x))        ->  unsqueeze(slice(x))               also pad, concat
+    slice(unsqueeze(x))        ->  unsqueeze(slice(x))               also pad, concat, sums
 
 So layers of one dimension (which are imported as those of two, between reshapes) follow each other as maps, and a
 reshape to and fro around element by element layers is none.
@@ -34,6 +34,8 @@ class SinkReshape(RewritePattern):
                 self.replace(op, [op.x.owner.x], g.shape_of(op.x.owner.x), rewriter)
             case g.BinaryOp():
                 self.of_two(op, rewriter)
+            case g.ReduceOp() if isinstance(op.x.owner, g.ReshapeOp):
+                self.of_sum(op, op.x.owner, rewriter)
             case g.SliceOp() | g.PadOp() if isinstance(op.x.owner, g.ReshapeOp):
                 self.of_axes(op, op.x.owner, rewriter)
             case g.ConcatOp():
@@ -50,6 +52,15 @@ class SinkReshape(RewritePattern):
                     op, [each for each in operands if each is not None], g.shape_of(source), rewriter
                 )
                 return
+
+    def of_sum(self, op: g.ReduceOp, before: g.ReshapeOp, rewriter: PatternRewriter) -> None:
+        """Along the same axes of a map, and along those of one element that the reshape has taken away."""
+        source = g.shape_of(before.x)
+        axes = axes_of(g.shape_of(op.x), source)
+        if axes is None or len(source) != MAP_RANK or len(g.shape_of(op.x)) == MAP_RANK:
+            return
+        summed = tuple(i for i, axis in enumerate(axes) if axis is None or axis in op.axes)
+        self.put(op, g.ReduceOp(op.kind, before.x, summed, True, scales=op.scales, element=op.element), rewriter)
 
     def of_axes(self, op: g.SliceOp | g.PadOp, before: g.ReshapeOp, rewriter: PatternRewriter) -> None:
         """Only axes of one element are between the two shapes, and nothing happens along them."""

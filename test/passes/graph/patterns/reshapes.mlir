@@ -65,3 +65,17 @@ builtin.module {
 // CHECK:         %b = fgraph.reshape %s : (tensor<4x1xf32>) -> tensor<1x4x1x1xf32>
 // CHECK-NEXT:    %{{.*}} = fgraph.binary prelu %x, %b : (tensor<1x4x1x8xf32>, tensor<1x4x1x1xf32>) -> tensor<1x4x1x8xf32>
 // CHECK-NEXT:    fgraph.output
+
+// -----
+
+// The largest of each channel of a line is that of each plane of the map.
+builtin.module {
+  fgraph.network @largest (%x : tensor<1x4x1x8xf32>) inputs ["x"] outputs ["y"] {
+    %a = fgraph.reshape %x : (tensor<1x4x1x8xf32>) -> tensor<1x4x8xf32>
+    %b = fgraph.reduce max %a axes [2] : (tensor<1x4x8xf32>) -> tensor<1x4xf32>
+    fgraph.output %b : tensor<1x4xf32>
+  }
+}
+// CHECK-LABEL: @largest
+// CHECK-NEXT:    %b = fgraph.reduce max %x axes [2, 3] keepdims : (tensor<1x4x1x8xf32>) -> tensor<1x4x1x1xf32>
+// CHECK-NEXT:    %{{.*}} = fgraph.reshape %b : (tensor<1x4x1x1xf32>) -> tensor<1x4xf32>
