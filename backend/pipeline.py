@@ -8,7 +8,7 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition, (split-breadth-first,) choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units, (assign-order) |
-| `lowered` | instructions with symbolic buffers | lower-tiles, keep-tensors, ..., join-sections, ...: see `passes_to` |
+| `lowered` | instructions with symbolic buffers | lower-tiles, load-parts, keep-tensors, ..., join-sections, ... |
 | `fixed` | addresses, events | weights-ahead, fills-ahead, allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
@@ -69,6 +69,7 @@ from frustum.passes.graph.turn_weights import TurnWeights
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.keep_tensors import KeepTensors
+from frustum.passes.lower.load_parts import LoadParts
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_loads import ShareLoads
@@ -264,7 +265,7 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    keep = (KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
+    keep = (LoadParts(), KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 

@@ -240,3 +240,5 @@ LEAST_STAGED_BYTES, MOST_STAGED_BYTES = 256, 16384
 # An input comes whole where loads read it so many times: borders that tiles share are no reason.  A block of Swin
 # reads its input twice, for the windows and for the sum behind them: 1.29 instead of 1.00 times what is compulsory.
 LEAST_READS = 1.5
+# Tensors of more parts are put together in DRAM before they are read: each part is one more copy for each tile.
+MOST_PARTS = 8

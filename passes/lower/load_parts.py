@@ -1,0 +1,244 @@
+"""The pass that loads what a tensor is made of, instead of making the tensor first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation
+from xdsl.passes import ModulePass
+
+from frustum.dialects import isa
+from frustum.dialects.isa.instruction import value_of
+from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.program import ELEMENT_BYTES, Copy
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp, RepeatOp
+from frustum.dialects.module import POLICY, text_of
+from frustum.dialects.target import Target
+from frustum.passes.analysis.module import target_of
+from frustum.passes.lower.executions import enclosing_counts
+from frustum.passes.lower.keep_tensors import MAPS, used_bytes
+from frustum.passes.lower.moves import (
+    Move,
+    digits_of,
+    fill_whole,
+    is_each_once,
+    is_plain,
+    load_of_part,
+    move_of,
+    once,
+    part_of,
+    tile_of,
+)
+from frustum.passes.plan.model import KEPT_SRAM_SHARE, MOST_PARTS
+
+
+@dataclass(frozen=True)
+class LoadParts(ModulePass):
+    """Load tiles of a tensor that is put together in DRAM from the tensors that it is put together from.
+
+    Before: a tensor that only moves write (concatenations along any axis, slices, transpositions) is in DRAM, since
+    SRAM has no room for it: its parts are read and written, and then it is read.
+    After:
+    1. a load of the tensor is a load of each part, clipped to the part, into the same buffer;
+    2. where the tensor is an output of the network, or somebody else needs it in DRAM, the first layer that loads all
+       of it stores each tile from SRAM, in the first pass that loads it;
+    3. the moves are gone.
+
+    Before and after, of keys that are appended to a cache and read head by head:
+
+        fisa.copy gdma %past -> %b; fisa.copy gdma %b -> %keys; ... fisa.copy gdma %keys -> %tile
+        fisa.copy gdma %past -> %tile; fisa.copy gdma %new -> %tile; fisa.copy gdma %tile -> %keys
+
+    A tensor for which SRAM has room, and that is loaded by more than one copy, is left to `frustum-lower-keep-tensors`.
+    Networks that are not fused by policy optimal are left as they are: what presets move is what others' rules move.
+
+    Source: docs/techniques/machine.md, "Transfers".
+    """
+
+    name = "frustum-lower-load-parts"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        for program in [] if text_of(op, POLICY) != "optimal" else list(op.walk()):
+            if isinstance(program, ProgramOp):
+                _Loading(program, target_of(op)).run()
+
+
+@dataclass
+class _Loading:
+    """A program while moves in it go; `number`: of each operation the child of the program that it is in."""
+
+    program: ProgramOp
+    target: Target
+    children: Sequence[Operation] = ()
+    number: dict[Operation, int] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Tensors in the order in which they are declared."""
+        self.read()
+        for tensor in [op for op in self.children if isinstance(op, ExternalOp)]:
+            moves = self.moves_to(tensor)
+            loads = self.loads_of(tensor, moves) if moves else []
+            if not loads or (len(loads) > 1 and self.has_room(tensor)):
+                continue
+            if fill_whole(moves, tensor, self.target.chip.clusters) and self.replace(tensor, moves, loads):
+                self.read()
+
+    def read(self) -> None:
+        """Number what is in the program now."""
+        self.children = list(self.program.body.block.ops)
+        self.number = {op: k for k, child in enumerate(self.children) for op in child.walk()}
+
+    def has_room(self, tensor: ExternalOp) -> bool:
+        """Whether SRAM has room for a tensor from who writes it to who reads it."""
+        capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
+        numbers = [self.number[use.operation] for use in tensor.buffer.uses]
+        used = used_bytes(self.children, "sram")[min(numbers) : max(numbers) + 1]
+        return capacity - max(used) >= tensor.bytes.value.data
+
+    def moves_to(self, tensor: ExternalOp) -> list[Move]:
+        """The moves that write a tensor; none where something else writes it, or what they read changes later."""
+        if tensor.class_.data not in MAPS:
+            return []
+        users = [use.operation for use in tensor.buffer.uses]
+        stores = [op for op in users if isinstance(op, CopyOp) and op.dst is tensor.buffer]
+        stores.sort(key=lambda op: self.number[op])
+        if not 0 < len(stores) <= MOST_PARTS or not all(isinstance(op, CopyOp) for op in users):
+            return []
+        found = [move_of(op) for op in stores]
+        moves = [move for move in found if move is not None]
+        return moves if len(moves) == len(found) and all(map(self.stays, moves)) else []
+
+    def stays(self, move: Move) -> bool:
+        """What is moved is a map, and is not written again behind the move."""
+        owner = move.source.owner
+        assert isinstance(owner, ExternalOp)
+        writers = [use.operation for use in move.source.uses if isinstance(use.operation, CopyOp)]
+        written = [self.number[op] for op in writers if op.dst is move.source]
+        return owner.class_.data in MAPS and all(number < self.number[move.load] for number in written)
+
+    def loads_of(self, tensor: ExternalOp, moves: Sequence[Move]) -> list[CopyOp]:
+        """The copies that load a tensor, in the order of the program; none if some come before it is written."""
+        users = {use.operation for use in tensor.buffer.uses}
+        loads = [op for child in self.children for op in child.walk() if op in users and isinstance(op, CopyOp)]
+        loads = [op for op in loads if op.src is tensor.buffer]
+        written = max(self.number[move.store] for move in moves)
+        return loads if all(self.number[op] > written for op in loads) else []
+
+    def replace(self, tensor: ExternalOp, moves: Sequence[Move], loads: Sequence[CopyOp]) -> bool:
+        """Let the loads of a tensor be loads of its parts, where all that must be can be; whether they are."""
+        clusters = self.target.chip.clusters
+        parts = [loads_of_parts(op, tensor, moves, clusters) for op in loads]
+        store = None
+        if tensor.class_.data == "output" or None in parts:
+            tee = next((k for k, op in enumerate(loads) if parts[k] and is_storable(op, tensor, clusters)), None)
+            if tee is None:
+                return False
+            store = loads[tee]
+            ahead = [k for k, op in enumerate(loads) if self.number[op] <= self.number[store]]
+        else:
+            ahead = list(range(len(loads)))
+        if any(parts[k] is None for k in ahead):
+            return False
+        for k in ahead:
+            put_in_place(loads[k], parts[k] or [], tensor, is_stored=loads[k] is store, clusters=clusters)
+        for move in moves:
+            remove(move)
+        if store is None:
+            erase(tensor)
+        return True
+
+
+def remove(move: Move) -> None:
+    """The two copies of a move, their buffer, and the loops in which nothing else is."""
+    buffer, block = move.load.dst.owner, move.load.parent
+    for op in (move.store, move.load, buffer):
+        assert isinstance(op, Operation)
+        erase(op)
+    while block is not None and isinstance(loop := block.parent_op(), RepeatOp) and not block.ops:
+        block = loop.parent
+        erase(loop)
+
+
+def erase(op: Operation) -> None:
+    op.detach()
+    op.erase()
+
+
+def loads_of_parts(
+    load: CopyOp, tensor: ExternalOp, moves: Sequence[Move], clusters: int
+) -> list[tuple[Move, Copy]] | None:
+    """A load of a tensor as loads of what was moved there; None where boxes cannot say that."""
+    if not (is_plain(load) or load.engine.data == "iodma") or load.fill is not None or load.expand is not None:
+        return None
+    view, box = load.src_view.data, load.box.data
+    strides = [ELEMENT_BYTES[view.element]]
+    strides += [stride for stride, extent in zip(view.strides, box.extent, strict=True) if extent > 1]
+    for move in moves:
+        strides += [stride for stride, extent in zip(move.to_strides, move.extents, strict=True) if extent > 1]
+    digits = digits_of(strides, tensor.bytes.value.data)
+    tile = None if digits is None else tile_of(load, digits, clusters)
+    if digits is None or tile is None:
+        return None
+    found = []
+    for move in moves:
+        part = part_of(move, digits)
+        copy = None if part is None else load_of_part(tile, part)
+        if copy is None:
+            return None
+        found.append((move, copy))
+    return found
+
+
+def is_storable(load: CopyOp, tensor: ExternalOp, clusters: int) -> bool:
+    """Whether what a load brings into SRAM, stored once, is all of the tensor, each element once."""
+    buffer, view = load.dst.owner, load.src_view.data
+    if not is_plain(load) or not isinstance(buffer, AllocOp) or (box := once(load, clusters)) is None:
+        return False
+    return is_each_once([(box, view, enclosing_counts(load))], tensor, view.element, clusters)
+
+
+def store_of(load: CopyOp, tensor: ExternalOp, clusters: int, stage: int) -> Operation:
+    """The store of what a load has brought, to where it lies in the tensor."""
+    box = once(load, clusters)
+    assert box is not None
+    copy = Copy(engine="gdma", src_view=load.dst_view.data, dst_view=load.src_view.data, box=box)
+    return isa.emit(copy, load.dst, tensor.buffer, stage=stage, **tags_of(load))
+
+
+def tags_of(op: CopyOp) -> dict[str, int]:
+    return {name: int(str(value_of(op.properties[name]))) for name in ("layer", "unit")}
+
+
+def put_in_place(
+    load: CopyOp, parts: Sequence[tuple[Move, Copy]], tensor: ExternalOp, *, is_stored: bool, clusters: int
+) -> None:
+    """Loads of parts for a load of the whole, and the store of the tile before what reads it first."""
+    block = load.parent
+    assert block is not None
+    stage = load.stage.value.data
+    loads = [isa.emit(copy, move.source, load.dst, stage=stage, **tags_of(load)) for move, copy in parts]
+    block.insert_ops_before(loads, load)
+    if is_stored:
+        reader = first_reader(load, block)
+        later = stage if reader is None else stage_of(reader)
+        block.insert_op_after(store_of(load, tensor, clusters, max(stage, later)), load)
+    erase(load)
+
+
+def first_reader(load: CopyOp, block: Block) -> Operation | None:
+    """What reads a buffer first behind a load, or the loop in the load's block that does."""
+    users = {use.operation for use in load.dst.uses} - {load}
+    behind = False
+    for op in block.ops:
+        if behind and any(inner in users for inner in op.walk()):
+            return op
+        behind = behind or op is load
+    return None
+
+
+def stage_of(op: Operation) -> int:
+    """In which pass of its loop an operation stands."""
+    return int(str(value_of(op.properties["stage"])))
