@@ -164,6 +164,7 @@ class Tile:
     positions all that it reads lies."""
 
     load: CopyOp
+    digits: Sequence[Digit]
     starts: Sequence[Affine]
     dims: Sequence[int | None]
     lowest: Sequence[int]
@@ -199,7 +200,7 @@ def tile_of(load: CopyOp, digits: Sequence[Digit], clusters: int) -> Tile | None
         highest.append(high)
     if min(lowest) < 0 or any(high >= digit.count for high, digit in zip(highest, digits, strict=True)):
         return None
-    return Tile(load, starts, dims, lowest, highest, counts, clusters)
+    return Tile(load, digits, starts, dims, lowest, highest, counts, clusters)
 
 
 def affine_in_digits(value: Affine, digits: Sequence[Digit]) -> list[Affine]:
@@ -238,11 +239,10 @@ def load_of_part(tile: Tile, part: Part) -> Copy | None:
     op = tile.load
     view, target = op.src_view.data, op.dst_view.data
     offset = Affine(part.move.from_offset)
-    strides = [0] * len(spans)
-    for start, first, step, d in zip(tile.starts, part.starts, part.steps, tile.dims, strict=True):
+    for start, first, step in zip(tile.starts, part.starts, part.steps, strict=True):
         offset = offset + (start - first) * step
-        if d is not None:
-            strides[d] = step
+    step_of = {digit.stride: step for digit, step in zip(tile.digits, part.steps, strict=True)}
+    strides = [step_of.get(stride, 0) for stride in view.strides]
     if (wrap := target.wrap) is not None:  # positions of the ring are those of the load
         ahead = tile.box.start[wrap.dim] - spans[wrap.dim].start
         target = replace(target, wrap=replace(wrap, phase=wrap.phase + ahead))
