@@ -265,7 +265,7 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    keep = (LoadParts(), KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
+    keep = (LoadParts(choices.optimise), KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 

@@ -11,6 +11,7 @@ from xdsl.ir import Block, Operation
 from xdsl.passes import ModulePass
 
 from frustum.dialects import isa
+from frustum.dialects.choices import Optimise
 from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, Copy
@@ -32,7 +33,8 @@ from frustum.passes.lower.moves import (
     part_of,
     tile_of,
 )
-from frustum.passes.plan.model import KEPT_SRAM_SHARE, MOST_PARTS
+from frustum.passes.lower.through_cores import Flow, loaded_bytes
+from frustum.passes.plan.model import BUDGET, KEPT_SRAM_SHARE, MOST_PARTS
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class LoadParts(ModulePass):
         fisa.copy gdma %past -> %b; fisa.copy gdma %b -> %keys; ... fisa.copy gdma %keys -> %tile
         fisa.copy gdma %past -> %tile; fisa.copy gdma %new -> %tile; fisa.copy gdma %tile -> %keys
 
-    A tensor for which SRAM has room, and that is loaded by more than one copy, is left to `frustum-lower-keep-tensors`.
+    A tensor for which SRAM has room, and of which more than all is loaded, is left to `frustum-lower-keep-tensors`; but
+    for time as many more bytes may be loaded of such tensors as a plan for time may move.
     Networks that are not fused by policy optimal are left as they are: what presets move is what others' rules move.
 
     Source: docs/techniques/machine.md, "Transfers".
@@ -60,36 +63,53 @@ class LoadParts(ModulePass):
 
     name = "frustum-lower-load-parts"
 
+    optimise: Optimise = "time"
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for program in [] if text_of(op, POLICY) != "optimal" else list(op.walk()):
             if isinstance(program, ProgramOp):
-                _Loading(program, target_of(op)).run()
+                _Loading(program, target_of(op), self.optimise).run()
 
 
 @dataclass
 class _Loading:
-    """A program while moves in it go; `number`: of each operation the child of the program that it is in."""
+    """A program while moves in it go; `number`: of each operation the child of the program that it is in; `spare_bytes`
+    may be loaded of tensors that SRAM has room for, beyond all of each."""
 
     program: ProgramOp
     target: Target
+    optimise: Optimise
+    spare_bytes: float = 0
     children: Sequence[Operation] = ()
     number: dict[Operation, int] = field(default_factory=dict)
 
     def run(self) -> None:
         """Tensors in the order in which they are declared."""
         self.read()
-        for tensor in [op for op in self.children if isinstance(op, ExternalOp)]:
+        tensors = [op for op in self.children if isinstance(op, ExternalOp)]
+        if self.optimise == "time":
+            once = sum(op.bytes.value.data for op in tensors if op.class_.data not in ("intermediate", "program"))
+            self.spare_bytes = (BUDGET - 1) * once
+        for tensor in tensors:
             moves = self.moves_to(tensor)
             loads = self.loads_of(tensor, moves) if moves else []
-            if not loads or (len(loads) > 1 and self.has_room(tensor)):
+            if not loads:
+                continue
+            again = self.loaded_again(tensor, loads)
+            if again > self.spare_bytes and self.has_room(tensor):
                 continue
             if fill_whole(moves, tensor, self.target.chip.clusters) and self.replace(tensor, moves, loads):
+                self.spare_bytes -= min(again, self.spare_bytes)
                 self.read()
 
     def read(self) -> None:
         """Number what is in the program now."""
         self.children = list(self.program.body.block.ops)
         self.number = {op: k for k, child in enumerate(self.children) for op in child.walk()}
+
+    def loaded_again(self, tensor: ExternalOp, loads: Sequence[CopyOp]) -> int:
+        """How many more bytes of a tensor are loaded than it has."""
+        return loaded_bytes(Flow(tensor, [], loads), self.target.chip.clusters) - tensor.bytes.value.data
 
     def has_room(self, tensor: ExternalOp) -> bool:
         """Whether SRAM has room for a tensor from who writes it to who reads it."""

@@ -190,8 +190,9 @@ def tile_of(load: CopyOp, digits: Sequence[Digit], clusters: int) -> Tile | None
                 return None
             dims[k] = d
     lowest, highest = list[int](), list[int]()
+    passes, some = not_empty(box, counts, clusters)
     for start, dim in zip(starts, dims, strict=True):
-        low, high = reach(start, counts, clusters)
+        low, high = reach(start, passes, some)
         if dim is not None:
             high += box.extent[dim] - 1
             if (ahead := start - box.start[dim]).is_constant:
@@ -217,6 +218,18 @@ def reach(value: Affine, counts: Sequence[int], clusters: int) -> tuple[int, int
     moved = [step * (count - 1) for step, count in zip(value.loops, counts, strict=False)]
     moved.append(value.cluster * (clusters - 1))
     return value.base + sum(min(0, by) for by in moved), value.base + sum(max(0, by) for by in moved)
+
+
+def not_empty(box: Box, counts: Sequence[int], clusters: int) -> tuple[list[int], int]:
+    """The passes of loops, and the clusters, behind which a box is empty."""
+    sizes = [*counts, clusters]
+    for start, bound in zip(box.start, box.bound, strict=True):
+        steps = [*(*start.loops, *(0,) * len(counts))[: len(counts)], start.cluster]
+        least = start.base + sum(min(0, step * (size - 1)) for step, size in zip(steps, sizes, strict=True))
+        for k, step in enumerate(steps):
+            if step > 0:
+                sizes[k] = max(1, min(sizes[k], (bound - 1 - least) // step + 1))
+    return sizes[:-1], sizes[-1]
 
 
 def load_of_part(tile: Tile, part: Part) -> Copy | None:
