@@ -8,7 +8,7 @@
 | `fused` | layers in units | fuse-layers |
 | `tiled` | units with partitions, layers with maps | partition, (split-breadth-first,) choose-layout |
 | `placed` | loops over tiles, dealt to clusters and cores | lower-units, (assign-order) |
-| `lowered` | instructions with symbolic buffers | lower-tiles, load-parts, keep-tensors, ..., join-sections, ... |
+| `lowered` | instructions with symbolic buffers | lower-tiles, keep-tensors, ..., join-sections, ...: see `passes_to` |
 | `fixed` | addresses, events | weights-ahead, fills-ahead, allocate, hoist-loads, schedule |
 
 A module of any stop can be printed, read again and continued: `stop_of` recognises it by what is in it.
@@ -74,6 +74,7 @@ from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_loads import ShareLoads
 from frustum.passes.lower.share_weights import ShareWeights
+from frustum.passes.lower.store_parts import StoreParts
 from frustum.passes.plan.unit_runs import Runs
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.assign_owners import AssignOwners
@@ -265,7 +266,7 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    keep = (LoadParts(choices.optimise), KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
+    keep = (LoadParts(choices.optimise), StoreParts(), KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 

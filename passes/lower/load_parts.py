@@ -14,8 +14,8 @@ from frustum.dialects import isa
 from frustum.dialects.choices import Optimise
 from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.program import ELEMENT_BYTES, Copy
-from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp, RepeatOp
+from frustum.dialects.isa.program import Copy
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.module import POLICY, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
@@ -23,15 +23,15 @@ from frustum.passes.lower.executions import enclosing_counts
 from frustum.passes.lower.keep_tensors import MAPS, used_bytes
 from frustum.passes.lower.moves import (
     Move,
-    digits_of,
+    copies_of_parts,
+    erase,
     fill_whole,
     is_each_once,
     is_plain,
-    load_of_part,
     move_of,
     once,
-    part_of,
-    tile_of,
+    remove,
+    tags_of,
 )
 from frustum.passes.lower.through_cores import Flow, loaded_bytes
 from frustum.passes.plan.model import BUDGET, KEPT_SRAM_SHARE, MOST_PARTS
@@ -171,45 +171,13 @@ class _Loading:
         return True
 
 
-def remove(move: Move) -> None:
-    """The two copies of a move, their buffer, and the loops in which nothing else is."""
-    buffer, block = move.load.dst.owner, move.load.parent
-    for op in (move.store, move.load, buffer):
-        assert isinstance(op, Operation)
-        erase(op)
-    while block is not None and isinstance(loop := block.parent_op(), RepeatOp) and not block.ops:
-        block = loop.parent
-        erase(loop)
-
-
-def erase(op: Operation) -> None:
-    op.detach()
-    op.erase()
-
-
 def loads_of_parts(
     load: CopyOp, tensor: ExternalOp, moves: Sequence[Move], clusters: int
 ) -> list[tuple[Move, Copy]] | None:
     """A load of a tensor as loads of what was moved there; None where boxes cannot say that."""
     if not (is_plain(load) or load.engine.data == "iodma") or load.fill is not None or load.expand is not None:
         return None
-    view, box = load.src_view.data, load.box.data
-    strides = [ELEMENT_BYTES[view.element]]
-    strides += [stride for stride, extent in zip(view.strides, box.extent, strict=True) if extent > 1]
-    for move in moves:
-        strides += [stride for stride, extent in zip(move.to_strides, move.extents, strict=True) if extent > 1]
-    digits = digits_of(strides, tensor.bytes.value.data)
-    tile = None if digits is None else tile_of(load, digits, clusters)
-    if digits is None or tile is None:
-        return None
-    found = []
-    for move in moves:
-        part = part_of(move, digits)
-        copy = None if part is None else load_of_part(tile, part)
-        if copy is None:
-            return None
-        found.append((move, copy))
-    return found
+    return copies_of_parts(load, load.src_view.data, tensor, moves, clusters)
 
 
 def is_storable(load: CopyOp, tensor: ExternalOp, clusters: int) -> bool:
@@ -226,10 +194,6 @@ def store_of(load: CopyOp, tensor: ExternalOp, clusters: int, stage: int) -> Ope
     assert box is not None
     copy = Copy(engine="gdma", src_view=load.dst_view.data, dst_view=load.src_view.data, box=box)
     return isa.emit(copy, load.dst, tensor.buffer, stage=stage, **tags_of(load))
-
-
-def tags_of(op: CopyOp) -> dict[str, int]:
-    return {name: int(str(value_of(op.properties[name]))) for name in ("layer", "unit")}
 
 
 def put_in_place(

@@ -1,10 +1,10 @@
 # Tests: test/passes/lower/test_load_parts.py
-"""Moves of elements from a tensor in DRAM to its place in another, and loads of the other one written as loads of what
-was moved there.
+"""Moves of elements from a tensor in DRAM to its place in another; loads of the other one written as loads of what was
+moved there, and stores of what is moved written as stores to where it goes.
 
 A tensor's elements are numbered by *digits*: strides that divide each other, from one element to the next up to all of
-the tensor.  Where a move and a load both go along such strides, a position of the load is one of the move's, some
-digits further, and the load of a part is the same box, clipped to the part.
+the tensor.  Where a move and a copy both go along such strides, a position of the copy is one of the move's, some
+digits further, and the copy of a part is the same box, clipped to the part.
 
 Source: docs/techniques/machine.md, "Transfers": boxes of four dimensions, nominal, and clipped late.
 """
@@ -17,12 +17,13 @@ from itertools import pairwise, product
 from math import prod
 
 import numpy as np
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects.extents import replaced
+from frustum.dialects.isa.instruction import value_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Box, Copy, Span, View
-from frustum.dialects.isa.sync import AllocOp, ExternalOp
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, RepeatOp
 from frustum.passes.lower.executions import enclosing_counts
 from frustum.passes.lower.through_cores import places_in
 
@@ -51,6 +52,12 @@ class Move:
     @property
     def source(self) -> SSAValue:
         return self.load.src
+
+    @property
+    def reversed(self) -> Move:
+        """The same boxes the other way round."""
+        there = self.to_offset, self.from_offset, self.to_strides, self.from_strides
+        return Move(self.load, self.store, *there, self.extents)
 
 
 @dataclass(frozen=True)
@@ -155,15 +162,16 @@ def part_of(move: Move, digits: Sequence[Digit]) -> Part | None:
     return Part(move, starts, counts, steps)
 
 
-# -------------------------------------------------------------------- loads
+# -------------------------------------------------------------------- copies of parts
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A load by digits: where it starts along each, which dimension of its box goes along it, and between which
-    positions all that it reads lies."""
+    """A load or store by the digits of its tensor, of which it sees `view`: where it starts along each, which dimension
+    of its box goes along it, and between which positions all that it moves lies."""
 
-    load: CopyOp
+    copy: CopyOp
+    view: View
     digits: Sequence[Digit]
     starts: Sequence[Affine]
     dims: Sequence[int | None]
@@ -174,12 +182,18 @@ class Tile:
 
     @property
     def box(self) -> Box:
-        return self.load.box.data
+        return self.copy.box.data
 
 
-def tile_of(load: CopyOp, digits: Sequence[Digit], clusters: int) -> Tile | None:
-    """A load by digits; None where some position of it could be another digit's."""
-    view, box, counts = load.src_view.data, load.box.data, enclosing_counts(load)
+def tile_of(copy: CopyOp, view: View, moves: Sequence[Move], size_bytes: int, clusters: int) -> Tile | None:
+    """A copy by the digits of a tensor of so many bytes, to which these moves go; `view`: of the tensor.  None where
+    there are no digits, or some position of it could be another digit's."""
+    box, counts = copy.box.data, enclosing_counts(copy)
+    sides = [(view.strides, box.extent), *((move.to_strides, move.extents) for move in moves)]
+    strides = [stride for side in sides for stride, extent in zip(*side, strict=True) if extent > 1]
+    digits = digits_of([ELEMENT_BYTES[view.element], *strides], size_bytes)
+    if digits is None:
+        return None
     starts = affine_in_digits(view.offset, digits)
     dims: list[int | None] = [None] * len(digits)
     number = {digit.stride: k for k, digit in enumerate(digits)}
@@ -201,7 +215,7 @@ def tile_of(load: CopyOp, digits: Sequence[Digit], clusters: int) -> Tile | None
         highest.append(high)
     if min(lowest) < 0 or any(high >= digit.count for high, digit in zip(highest, digits, strict=True)):
         return None
-    return Tile(load, digits, starts, dims, lowest, highest, counts, clusters)
+    return Tile(copy, view, digits, starts, dims, lowest, highest, counts, clusters)
 
 
 def affine_in_digits(value: Affine, digits: Sequence[Digit]) -> list[Affine]:
@@ -232,9 +246,9 @@ def not_empty(box: Box, counts: Sequence[int], clusters: int) -> tuple[list[int]
     return sizes[:-1], sizes[-1]
 
 
-def load_of_part(tile: Tile, part: Part) -> Copy | None:
-    """The same load of what lies in a part, from the part's own tensor; None where its box cannot say that.  Empty
-    boxes where nothing of the part is read."""
+def copy_of_part(tile: Tile, part: Part) -> Copy | None:
+    """The same copy of what lies in a part, with the other tensor of the part's move; None where its box cannot say
+    that.  Empty boxes where nothing of the part is copied."""
     spans, used = list(tile.box.spans), set[int]()
     for k, (start, d) in enumerate(zip(tile.starts, tile.dims, strict=True)):
         first, count = part.starts[k], part.counts[k]
@@ -249,20 +263,38 @@ def load_of_part(tile: Tile, part: Part) -> Copy | None:
             return None
         spans[d] = span
         used.add(d)
-    op = tile.load
-    view, target = op.src_view.data, op.dst_view.data
+    op, view = tile.copy, tile.view
     offset = Affine(part.move.from_offset)
     for start, first, step in zip(tile.starts, part.starts, part.steps, strict=True):
         offset = offset + (start - first) * step
     step_of = {digit.stride: step for digit, step in zip(tile.digits, part.steps, strict=True)}
-    strides = [step_of.get(stride, 0) for stride in view.strides]
-    if (wrap := target.wrap) is not None:  # positions of the ring are those of the load
+    there = replace(view, offset=offset, strides=tuple(step_of.get(stride, 0) for stride in view.strides))
+    is_load = isinstance(op.src.owner, ExternalOp)
+    here = op.dst_view.data if is_load else op.src_view.data
+    if (wrap := here.wrap) is not None:  # positions of the ring are those of the whole copy
         ahead = tile.box.start[wrap.dim] - spans[wrap.dim].start
-        target = replace(target, wrap=replace(wrap, phase=wrap.phase + ahead))
-    source = View(view.element, offset, (strides[0], strides[1], strides[2], strides[3]))
-    return Copy(
-        engine=op.engine.data, src_view=source, dst_view=target, box=Box.of(*spans), multicast=op.multicast is not None
-    )
+        here = replace(here, wrap=replace(wrap, phase=wrap.phase + ahead))
+    views = (there, here) if is_load else (here, there)
+    box, multicast = Box.of(*spans), op.multicast is not None
+    return Copy(engine=op.engine.data, src_view=views[0], dst_view=views[1], box=box, multicast=multicast)
+
+
+def copies_of_parts(
+    copy: CopyOp, view: View, tensor: ExternalOp, moves: Sequence[Move], clusters: int
+) -> list[tuple[Move, Copy]] | None:
+    """A copy with a tensor, of which it sees `view`, as copies with the other tensors of moves to it; None where boxes
+    cannot say that."""
+    tile = tile_of(copy, view, moves, tensor.bytes.value.data, clusters)
+    if tile is None:
+        return None
+    found = []
+    for move in moves:
+        part = part_of(move, tile.digits)
+        new = None if part is None else copy_of_part(tile, part)
+        if new is None:
+            return None
+        found.append((move, new))
+    return found
 
 
 def never_clips(tile: Tile, d: int) -> bool:
@@ -311,3 +343,26 @@ def once(load: CopyOp, clusters: int) -> Box | None:
         return None
     d = box.limit.index(None)
     return replace(box, limit=replaced(box.limit, d, box.start[d] + (-same + 1) * box.extent[d]))
+
+
+# -------------------------------------------------------------------- in the program
+
+
+def tags_of(op: CopyOp) -> dict[str, int]:
+    return {name: int(str(value_of(op.properties[name]))) for name in ("layer", "unit")}
+
+
+def remove(move: Move) -> None:
+    """The two copies of a move, their buffer, and the loops in which nothing else is."""
+    buffer, block = move.load.dst.owner, move.load.parent
+    for op in (move.store, move.load, buffer):
+        assert isinstance(op, Operation)
+        erase(op)
+    while block is not None and isinstance(loop := block.parent_op(), RepeatOp) and not block.ops:
+        block = loop.parent
+        erase(loop)
+
+
+def erase(op: Operation) -> None:
+    op.detach()
+    op.erase()
