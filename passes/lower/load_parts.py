@@ -22,7 +22,7 @@ from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
 from frustum.passes.lower.keep_tensors import MAPS, used_bytes
 from frustum.passes.lower.moves import (
-    Move,
+    BoxMove,
     copies_of_parts,
     erase,
     fill_whole,
@@ -118,7 +118,7 @@ class _Loading:
         used = used_bytes(self.children, "sram")[min(numbers) : max(numbers) + 1]
         return capacity - max(used) >= tensor.bytes.value.data
 
-    def moves_to(self, tensor: ExternalOp) -> list[Move]:
+    def moves_to(self, tensor: ExternalOp) -> list[BoxMove]:
         """The moves that write a tensor; none where something else writes it, or what they read changes later."""
         if tensor.class_.data not in MAPS:
             return []
@@ -131,7 +131,7 @@ class _Loading:
         moves = [move for move in found if move is not None]
         return moves if len(moves) == len(found) and all(map(self.stays, moves)) else []
 
-    def stays(self, move: Move) -> bool:
+    def stays(self, move: BoxMove) -> bool:
         """What is moved is a map, and is not written again behind the move."""
         owner = move.source.owner
         assert isinstance(owner, ExternalOp)
@@ -139,7 +139,7 @@ class _Loading:
         written = [self.number[op] for op in writers if op.dst is move.source]
         return owner.class_.data in MAPS and all(number < self.number[move.load] for number in written)
 
-    def loads_of(self, tensor: ExternalOp, moves: Sequence[Move]) -> list[CopyOp]:
+    def loads_of(self, tensor: ExternalOp, moves: Sequence[BoxMove]) -> list[CopyOp]:
         """The copies that load a tensor, in the order of the program; none if some come before it is written."""
         users = {use.operation for use in tensor.buffer.uses}
         loads = [op for child in self.children for op in child.walk() if op in users and isinstance(op, CopyOp)]
@@ -147,7 +147,7 @@ class _Loading:
         written = max(self.number[move.store] for move in moves)
         return loads if all(self.number[op] > written for op in loads) else []
 
-    def replace(self, tensor: ExternalOp, moves: Sequence[Move], loads: Sequence[CopyOp]) -> bool:
+    def replace(self, tensor: ExternalOp, moves: Sequence[BoxMove], loads: Sequence[CopyOp]) -> bool:
         """Let the loads of a tensor be loads of its parts, where all that must be can be; whether they are."""
         clusters = self.target.chip.clusters
         parts = [loads_of_parts(op, tensor, moves, clusters) for op in loads]
@@ -172,8 +172,8 @@ class _Loading:
 
 
 def loads_of_parts(
-    load: CopyOp, tensor: ExternalOp, moves: Sequence[Move], clusters: int
-) -> list[tuple[Move, Copy]] | None:
+    load: CopyOp, tensor: ExternalOp, moves: Sequence[BoxMove], clusters: int
+) -> list[tuple[BoxMove, Copy]] | None:
     """A load of a tensor as loads of what was moved there; None where boxes cannot say that."""
     if not (is_plain(load) or load.engine.data == "iodma") or load.fill is not None or load.expand is not None:
         return None
@@ -197,7 +197,7 @@ def store_of(load: CopyOp, tensor: ExternalOp, clusters: int, stage: int) -> Ope
 
 
 def put_in_place(
-    load: CopyOp, parts: Sequence[tuple[Move, Copy]], tensor: ExternalOp, *, is_stored: bool, clusters: int
+    load: CopyOp, parts: Sequence[tuple[BoxMove, Copy]], tensor: ExternalOp, *, is_stored: bool, clusters: int
 ) -> None:
     """Loads of parts for a load of the whole, and the store of the tile before what reads it first."""
     block = load.parent

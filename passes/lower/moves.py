@@ -37,7 +37,7 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Move:
+class BoxMove:
     """A box of a tensor that is moved to a box of another: byte offsets and strides in both, elements along each
     dimension; `load` and `store` are the copies that do it."""
 
@@ -54,24 +54,24 @@ class Move:
         return self.load.src
 
     @property
-    def reversed(self) -> Move:
+    def reversed(self) -> BoxMove:
         """The same boxes the other way round."""
         there = self.to_offset, self.from_offset, self.to_strides, self.from_strides
-        return Move(self.load, self.store, *there, self.extents)
+        return BoxMove(self.load, self.store, *there, self.extents)
 
 
 @dataclass(frozen=True)
-class Part:
+class PartInDigits:
     """A move by the digits of the tensor that it goes to: of each the first position, how many follow from it on, and
     how many bytes of the source a step is."""
 
-    move: Move
+    move: BoxMove
     starts: Sequence[int]
     counts: Sequence[int]
     steps: Sequence[int]
 
 
-def move_of(store: CopyOp) -> Move | None:
+def move_of(store: CopyOp) -> BoxMove | None:
     """The move that ends with this store of a buffer: one copy from DRAM brings all of the buffer, as it is."""
     buffer = store.src.owner
     if not isinstance(buffer, AllocOp) or buffer.memory != "sram" or not is_plain(store):
@@ -86,7 +86,7 @@ def move_of(store: CopyOp) -> Move | None:
     offsets = [origin(view, box) for view in (source, target)]
     if not all(each.is_constant for each in offsets):
         return None
-    return Move(load, store, offsets[0].base, offsets[1].base, source.strides, target.strides, box.bound)
+    return BoxMove(load, store, offsets[0].base, offsets[1].base, source.strides, target.strides, box.bound)
 
 
 def is_plain(op: CopyOp) -> bool:
@@ -113,7 +113,7 @@ def is_each_once(
     return bool((times == 1).all())
 
 
-def fill_whole(moves: Sequence[Move], tensor: ExternalOp, clusters: int) -> bool:
+def fill_whole(moves: Sequence[BoxMove], tensor: ExternalOp, clusters: int) -> bool:
     """Whether the moves together write all of a tensor, each element once, and read as much."""
     element = moves[0].store.dst_view.data.element
     if sum(prod(move.extents) for move in moves) * ELEMENT_BYTES[element] != tensor.bytes.value.data:
@@ -143,7 +143,7 @@ def in_digits(value: int, digits: Sequence[Digit]) -> list[int]:
     return found if value >= 0 else [-each for each in found]
 
 
-def part_of(move: Move, digits: Sequence[Digit]) -> Part | None:
+def part_of(move: BoxMove, digits: Sequence[Digit]) -> PartInDigits | None:
     """A move by digits; None where it does not go along them."""
     starts = in_digits(move.to_offset, digits)
     counts, steps = [1] * len(digits), [0] * len(digits)
@@ -159,14 +159,14 @@ def part_of(move: Move, digits: Sequence[Digit]) -> Part | None:
                 return None
             counts[k], steps[k] = min(rest, whole), by
             rest, to, by = rest // counts[k], to * whole, by * whole
-    return Part(move, starts, counts, steps)
+    return PartInDigits(move, starts, counts, steps)
 
 
 # -------------------------------------------------------------------- copies of parts
 
 
 @dataclass(frozen=True)
-class Tile:
+class CopyInDigits:
     """A load or store by the digits of its tensor, of which it sees `view`: where it starts along each, which dimension
     of its box goes along it, and between which positions all that it moves lies."""
 
@@ -185,7 +185,7 @@ class Tile:
         return self.copy.box.data
 
 
-def tile_of(copy: CopyOp, view: View, moves: Sequence[Move], size_bytes: int, clusters: int) -> Tile | None:
+def tile_of(copy: CopyOp, view: View, moves: Sequence[BoxMove], size_bytes: int, clusters: int) -> CopyInDigits | None:
     """A copy by the digits of a tensor of so many bytes, to which these moves go; `view`: of the tensor.  None where
     there are no digits, or some position of it could be another digit's."""
     box, counts = copy.box.data, enclosing_counts(copy)
@@ -215,7 +215,7 @@ def tile_of(copy: CopyOp, view: View, moves: Sequence[Move], size_bytes: int, cl
         highest.append(high)
     if min(lowest) < 0 or any(high >= digit.count for high, digit in zip(highest, digits, strict=True)):
         return None
-    return Tile(copy, view, digits, starts, dims, lowest, highest, counts, clusters)
+    return CopyInDigits(copy, view, digits, starts, dims, lowest, highest, counts, clusters)
 
 
 def affine_in_digits(value: Affine, digits: Sequence[Digit]) -> list[Affine]:
@@ -246,7 +246,7 @@ def not_empty(box: Box, counts: Sequence[int], clusters: int) -> tuple[list[int]
     return sizes[:-1], sizes[-1]
 
 
-def copy_of_part(tile: Tile, part: Part) -> Copy | None:
+def copy_of_part(tile: CopyInDigits, part: PartInDigits) -> Copy | None:
     """The same copy of what lies in a part, with the other tensor of the part's move; None where its box cannot say
     that.  Empty boxes where nothing of the part is copied."""
     spans, used = list(tile.box.spans), set[int]()
@@ -280,8 +280,8 @@ def copy_of_part(tile: Tile, part: Part) -> Copy | None:
 
 
 def copies_of_parts(
-    copy: CopyOp, view: View, tensor: ExternalOp, moves: Sequence[Move], clusters: int
-) -> list[tuple[Move, Copy]] | None:
+    copy: CopyOp, view: View, tensor: ExternalOp, moves: Sequence[BoxMove], clusters: int
+) -> list[tuple[BoxMove, Copy]] | None:
     """A copy with a tensor, of which it sees `view`, as copies with the other tensors of moves to it; None where boxes
     cannot say that."""
     tile = tile_of(copy, view, moves, tensor.bytes.value.data, clusters)
@@ -297,14 +297,14 @@ def copies_of_parts(
     return found
 
 
-def never_clips(tile: Tile, d: int) -> bool:
+def never_clips(tile: CopyInDigits, d: int) -> bool:
     """A dimension of one position that is there in every pass."""
     span = tile.box.spans[d]
     low, high = reach(span.start, tile.counts, tile.clusters)
     return span.extent == 1 and span.limit is None and low >= 0 and high < span.bound
 
 
-def clipped(tile: Tile, d: int, start: Affine, count: int) -> Span | None:
+def clipped(tile: CopyInDigits, d: int, start: Affine, count: int) -> Span | None:
     """A dimension of a box in positions of a part, `start` that of its first one, clipped to `count` of them and as
     before."""
     span = tile.box.spans[d]
@@ -352,7 +352,7 @@ def tags_of(op: CopyOp) -> dict[str, int]:
     return {name: int(str(value_of(op.properties[name]))) for name in ("layer", "unit")}
 
 
-def remove(move: Move) -> None:
+def remove(move: BoxMove) -> None:
     """The two copies of a move, their buffer, and the loops in which nothing else is."""
     buffer, block = move.load.dst.owner, move.load.parent
     for op in (move.store, move.load, buffer):

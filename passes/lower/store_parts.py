@@ -18,7 +18,7 @@ from frustum.dialects.module import POLICY, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.keep_tensors import MAPS
-from frustum.passes.lower.moves import Move, copies_of_parts, erase, is_plain, move_of, remove, tags_of
+from frustum.passes.lower.moves import BoxMove, copies_of_parts, erase, is_plain, move_of, remove, tags_of
 from frustum.passes.plan.model import MOST_PARTS
 
 
@@ -98,7 +98,7 @@ class _Storing:
                 erase(store)
         return True
 
-    def moves_of(self, tensor: ExternalOp, users: Sequence[Operation]) -> list[Move]:
+    def moves_of(self, tensor: ExternalOp, users: Sequence[Operation]) -> list[BoxMove]:
         """The moves of a tensor to others, in the order of the program."""
         found = []
         for load in sorted(users, key=lambda op: self.number[op]):
@@ -111,7 +111,7 @@ class _Storing:
                     found.append(move)
         return found
 
-    def is_read_behind(self, move: Move) -> bool:
+    def is_read_behind(self, move: BoxMove) -> bool:
         """Whether what a move writes is a map, and is read behind the move only."""
         there = move.store.dst
         assert isinstance(there.owner, ExternalOp)
@@ -119,7 +119,7 @@ class _Storing:
         return there.owner.class_.data in MAPS and all(self.number[op] > self.number[move.store] for op in loads)
 
 
-def put_behind(store: CopyOp, parts: Sequence[tuple[Move, Copy]]) -> None:
+def put_behind(store: CopyOp, parts: Sequence[tuple[BoxMove, Copy]]) -> None:
     """Stores to where a tensor is moved behind the store of a tile of it."""
     block = store.parent
     assert block is not None
