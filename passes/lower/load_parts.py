@@ -73,20 +73,26 @@ class LoadParts(ModulePass):
 
 @dataclass
 class _Loading:
-    """A program while moves in it go; `number`: of each operation the child of the program that it is in; `spare_bytes`
-    may be loaded of tensors that SRAM has room for, beyond all of each."""
+    """A program while moves in it go.
+
+    `number`: of each operation the child of the program that it is in, `place`: how many come before it; what is put in
+    an operation's place has its numbers.  `spare_bytes` may be loaded of tensors that SRAM has room for, beyond all of
+    each.
+    """
 
     program: ProgramOp
     target: Target
     optimise: Optimise
     spare_bytes: float = 0
-    children: Sequence[Operation] = ()
     number: dict[Operation, int] = field(default_factory=dict)
+    place: dict[Operation, int] = field(default_factory=dict)
 
     def run(self) -> None:
         """Tensors in the order in which they are declared."""
-        self.read()
-        tensors = [op for op in self.children if isinstance(op, ExternalOp)]
+        children = list(self.program.body.block.ops)
+        self.number = {op: k for k, child in enumerate(children) for op in child.walk()}
+        self.place = {op: k for k, op in enumerate(self.number)}
+        tensors = [op for op in children if isinstance(op, ExternalOp)]
         if self.optimise == "time":
             once = sum(op.bytes.value.data for op in tensors if op.class_.data not in ("intermediate", "program"))
             self.spare_bytes = (BUDGET - 1) * once
@@ -100,12 +106,6 @@ class _Loading:
                 continue
             if fill_whole(moves, tensor, self.target.chip.clusters) and self.replace(tensor, moves, loads):
                 self.spare_bytes -= min(again, self.spare_bytes)
-                self.read()
-
-    def read(self) -> None:
-        """Number what is in the program now."""
-        self.children = list(self.program.body.block.ops)
-        self.number = {op: k for k, child in enumerate(self.children) for op in child.walk()}
 
     def loaded_again(self, tensor: ExternalOp, loads: Sequence[CopyOp]) -> int:
         """How many more bytes of a tensor are loaded than it has."""
@@ -114,8 +114,10 @@ class _Loading:
     def has_room(self, tensor: ExternalOp) -> bool:
         """Whether SRAM has room for a tensor from who writes it to who reads it."""
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
-        numbers = [self.number[use.operation] for use in tensor.buffer.uses]
-        used = used_bytes(self.children, "sram")[min(numbers) : max(numbers) + 1]
+        children = list(self.program.body.block.ops)
+        users = {use.operation for use in tensor.buffer.uses}
+        own = [k for k, child in enumerate(children) if any(op in users for op in child.walk())]
+        used = used_bytes(children, "sram")[own[0] : own[-1] + 1]
         return capacity - max(used) >= tensor.bytes.value.data
 
     def moves_to(self, tensor: ExternalOp) -> list[BoxMove]:
@@ -124,7 +126,7 @@ class _Loading:
             return []
         users = [use.operation for use in tensor.buffer.uses]
         stores = [op for op in users if isinstance(op, CopyOp) and op.dst is tensor.buffer]
-        stores.sort(key=lambda op: self.number[op])
+        stores.sort(key=lambda op: self.place[op])
         if not 0 < len(stores) <= MOST_PARTS or not all(isinstance(op, CopyOp) for op in users):
             return []
         found = [move_of(op) for op in stores]
@@ -132,18 +134,18 @@ class _Loading:
         return moves if len(moves) == len(found) and all(map(self.stays, moves)) else []
 
     def stays(self, move: BoxMove) -> bool:
-        """What is moved is a map, and is not written again behind the move."""
+        """What is moved is a map or a constant, and is not written again behind the move."""
         owner = move.source.owner
         assert isinstance(owner, ExternalOp)
         writers = [use.operation for use in move.source.uses if isinstance(use.operation, CopyOp)]
         written = [self.number[op] for op in writers if op.dst is move.source]
-        return owner.class_.data in MAPS and all(number < self.number[move.load] for number in written)
+        return owner.class_.data in (*MAPS, "weight") and all(number < self.number[move.load] for number in written)
 
     def loads_of(self, tensor: ExternalOp, moves: Sequence[BoxMove]) -> list[CopyOp]:
         """The copies that load a tensor, in the order of the program; none if some come before it is written."""
-        users = {use.operation for use in tensor.buffer.uses}
-        loads = [op for child in self.children for op in child.walk() if op in users and isinstance(op, CopyOp)]
-        loads = [op for op in loads if op.src is tensor.buffer]
+        users = [use.operation for use in tensor.buffer.uses]
+        loads = [op for op in users if isinstance(op, CopyOp) and op.src is tensor.buffer]
+        loads.sort(key=lambda op: self.place[op])
         written = max(self.number[move.store] for move in moves)
         return loads if all(self.number[op] > written for op in loads) else []
 
@@ -163,7 +165,10 @@ class _Loading:
         if any(parts[k] is None for k in ahead):
             return False
         for k in ahead:
-            put_in_place(loads[k], parts[k] or [], tensor, is_stored=loads[k] is store, clusters=clusters)
+            new = put_in_place(loads[k], parts[k] or [], tensor if loads[k] is store else None, clusters)
+            self.number |= dict.fromkeys(new, self.number[loads[k]])
+            self.place |= dict.fromkeys(new, self.place[loads[k]])
+            erase(loads[k])
         for move in moves:
             remove(move)
         if store is None:
@@ -197,32 +202,27 @@ def store_of(load: CopyOp, tensor: ExternalOp, clusters: int, stage: int) -> Ope
 
 
 def put_in_place(
-    load: CopyOp, parts: Sequence[tuple[BoxMove, Copy]], tensor: ExternalOp, *, is_stored: bool, clusters: int
-) -> None:
-    """Loads of parts for a load of the whole, and the store of the tile before what reads it first."""
+    load: CopyOp, parts: Sequence[tuple[BoxMove, Copy]], stored: ExternalOp | None, clusters: int
+) -> list[Operation]:
+    """Put loads of parts in front of a load of the whole, and behind it the store of the tile to where it is stored, if
+    it is: in the pass of the loop in which the tile is first read."""
     block = load.parent
     assert block is not None
     stage = load.stage.value.data
-    loads = [isa.emit(copy, move.source, load.dst, stage=stage, **tags_of(load)) for move, copy in parts]
-    block.insert_ops_before(loads, load)
-    if is_stored:
-        reader = first_reader(load, block)
-        later = stage if reader is None else stage_of(reader)
-        block.insert_op_after(store_of(load, tensor, clusters, max(stage, later)), load)
-    erase(load)
+    new: list[Operation] = [
+        isa.emit(copy, move.source, load.dst, stage=stage, **tags_of(load)) for move, copy in parts
+    ]
+    block.insert_ops_before(new, load)
+    if stored is not None:
+        store = store_of(load, stored, clusters, max(stage, min(stages_behind(load, block), default=stage)))
+        block.insert_op_after(store, load)
+        new.append(store)
+    return new
 
 
-def first_reader(load: CopyOp, block: Block) -> Operation | None:
-    """What reads a buffer first behind a load, or the loop in the load's block that does."""
+def stages_behind(load: CopyOp, block: Block) -> list[int]:
+    """The stages in which what stands behind a load in its block uses the tile."""
     users = {use.operation for use in load.dst.uses} - {load}
-    behind = False
-    for op in block.ops:
-        if behind and any(inner in users for inner in op.walk()):
-            return op
-        behind = behind or op is load
-    return None
-
-
-def stage_of(op: Operation) -> int:
-    """In which pass of its loop an operation stands."""
-    return int(str(value_of(op.properties["stage"])))
+    ops = list(block.ops)
+    behind = ops[ops.index(load) + 1 :]
+    return [int(str(value_of(op.properties["stage"]))) for op in behind if any(inner in users for inner in op.walk())]

@@ -89,6 +89,53 @@ def test_keys_of_several_tiles_of_queries_are_stored_once():
     assert report["dram"]["write_bytes"] == 2 * 256 * 32 * 2 + size
 
 
+@pytest.mark.parametrize("compression", ["none", "auto"])
+def test_constants_are_parts_too(compression):
+    """Keys that a network has, in front of those that it is given."""
+    inputs = {"x": normal(1, 4, 500, 32), "q": normal(1, 4, 1, 32)}
+    nodes = [
+        node("Concat", ["own", "x"], ["k"], axis=2),
+        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "kt"], ["y"]),
+    ]
+    own = {"own": np.round(normal(1, 4, 12, 32))}
+    proto = model(nodes, {name: array.shape for name, array in inputs.items()}, ["y"], own)
+    machine = in_sram_of("edge", 65536)
+    made = frustum.compile(proto, machine, dtype="f16", policy="optimal", compress_weights=compression)
+    found = frustum.run(made, inputs, checked=True)
+    assert agreement(proto, inputs, found.outputs, "f16")[1].good
+    assert found.report["dram"]["ratio"] < 1.01
+
+
+def test_a_window_of_a_cache_is_loaded_where_it_lies():
+    """The oldest keys go when new ones come: a slice of an input beside another input."""
+    inputs = {"past": normal(1, 4, 512, 32), "new": normal(1, 4, 1, 32), "q": normal(1, 4, 1, 32)}
+    places = {"first": np.array([1]), "stop": np.array([512]), "axis": np.array([2])}
+    nodes = [
+        node("Slice", ["past", *places], ["kept"]),
+        node("Concat", ["kept", "new"], ["k"], axis=2),
+        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "kt"], ["y"]),
+    ]
+    proto = model(nodes, {name: array.shape for name, array in inputs.items()}, ["y", "k"], places)
+    assert ran(proto, inputs, in_sram_of("edge", 65536))["dram"]["ratio"] < 1.01
+
+
+def test_keys_of_fewer_heads_than_clusters():
+    """Clusters for which there is no head load nothing."""
+    inputs = {"past": normal(1, 2, 511, 32), "new": normal(1, 2, 1, 32), "v": normal(1, 2, 512, 32)}
+    inputs["q"] = normal(1, 2, 1, 32)
+    nodes = [
+        node("Concat", ["past", "new"], ["k"], axis=2),
+        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        node("MatMul", ["q", "kt"], ["s"]),
+        node("Softmax", ["s"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["y"]),
+    ]
+    proto = model(nodes, {name: array.shape for name, array in inputs.items()}, ["y", "k"])
+    assert ran(proto, inputs, in_sram_of("default", 32768, 4))["dram"]["ratio"] < 1.01
+
+
 def test_other_policies_put_it_together_first():
     proto, inputs = appended(2)
     with_it, without = (
