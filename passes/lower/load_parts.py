@@ -20,7 +20,7 @@ from frustum.dialects.module import POLICY, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
-from frustum.passes.lower.keep_tensors import MAPS, used_bytes
+from frustum.passes.lower.keep_tensors import MAPS, has_room
 from frustum.passes.lower.moves import (
     BoxMove,
     copies_of_parts,
@@ -34,7 +34,7 @@ from frustum.passes.lower.moves import (
     tags_of,
 )
 from frustum.passes.lower.through_cores import Flow, loaded_bytes
-from frustum.passes.plan.model import BUDGET, KEPT_SRAM_SHARE, MOST_PARTS
+from frustum.passes.plan.model import BUDGET, MOST_PARTS
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class _Loading:
             if not loads:
                 continue
             again = self.loaded_again(tensor, loads)
-            if again > self.spare_bytes and self.has_room(tensor):
+            if again > self.spare_bytes and has_room(self.program, tensor, self.target):
                 continue
             if fill_whole(moves, tensor, self.target.chip.clusters) and self.replace(tensor, moves, loads):
                 self.spare_bytes -= min(again, self.spare_bytes)
@@ -110,15 +110,6 @@ class _Loading:
     def loaded_again(self, tensor: ExternalOp, loads: Sequence[CopyOp]) -> int:
         """How many more bytes of a tensor are loaded than it has."""
         return loaded_bytes(Flow(tensor, [], loads), self.target.chip.clusters) - tensor.bytes.value.data
-
-    def has_room(self, tensor: ExternalOp) -> bool:
-        """Whether SRAM has room for a tensor from who writes it to who reads it."""
-        capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
-        children = list(self.program.body.block.ops)
-        users = {use.operation for use in tensor.buffer.uses}
-        own = [k for k, child in enumerate(children) if any(op in users for op in child.walk())]
-        used = used_bytes(children, "sram")[own[0] : own[-1] + 1]
-        return capacity - max(used) >= tensor.bytes.value.data
 
     def moves_to(self, tensor: ExternalOp) -> list[BoxMove]:
         """The moves that write a tensor; none where something else writes it, or what they read changes later."""

@@ -17,7 +17,7 @@ from frustum.dialects.isa.sync import ExternalOp, ProgramOp
 from frustum.dialects.module import POLICY, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
-from frustum.passes.lower.keep_tensors import MAPS
+from frustum.passes.lower.keep_tensors import MAPS, has_room
 from frustum.passes.lower.moves import BoxMove, copies_of_parts, erase, is_plain, move_of, remove, tags_of
 from frustum.passes.plan.model import MOST_PARTS
 
@@ -36,9 +36,9 @@ class StoreParts(ModulePass):
         fisa.copy gdma %tile -> %half; ... fisa.copy gdma %half -> %b; fisa.copy gdma %b -> %whole
         fisa.copy gdma %tile -> %whole
 
-    What its readers can load from where it is made (`frustum-lower-load-parts`) is no move any more when this pass
-    comes.  Networks that are not fused by policy optimal are left as they are: what presets move is what others' rules
-    move.
+    What goes to a tensor for whose readers SRAM has room from the move on is left to `frustum-lower-keep-tensors`; what
+    readers can load from where it is made (`frustum-lower-load-parts`) is no move any more when this pass comes.
+    Networks that are not fused by policy optimal are left as they are: what presets move is what others' rules move.
 
     Source: docs/techniques/machine.md, "Transfers".
     """
@@ -60,18 +60,12 @@ class _Storing:
     number: dict[Operation, int] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Tensors in the order in which they are declared, until none is moved that need not be: what one move writes
-        may be what another one reads."""
-        tensors = [op for op in self.program.body.block.ops if isinstance(op, ExternalOp)]
-        while tensors:
-            children = self.program.body.block.ops
-            self.number = {op: k for k, child in enumerate(children) for op in child.walk()}
-            done = next((tensor for tensor in tensors if self.replace(tensor)), None)
-            if done is None:
-                return
-            if not done.buffer.uses:
-                tensors.remove(done)
-                erase(done)
+        """Tensors in the order in which they are declared: what one move writes, a later one may read."""
+        children = list(self.program.body.block.ops)
+        self.number = {op: k for k, child in enumerate(children) for op in child.walk()}
+        for tensor in [op for op in children if isinstance(op, ExternalOp)]:
+            if self.replace(tensor) and not tensor.buffer.uses:
+                erase(tensor)
 
     def replace(self, tensor: ExternalOp) -> bool:
         """Let the stores of a tensor be stores to where it is moved; whether there is a move less."""
@@ -90,7 +84,7 @@ class _Storing:
         if not moves or any(each is None for each in found):
             return False
         for store, parts in zip(stores, found, strict=True):
-            put_behind(store, parts or [])
+            self.number |= dict.fromkeys(put_behind(store, parts or []), self.number[store])
         for move in moves:
             remove(move)
         if all(isinstance(use.operation, CopyOp) and use.operation in stores for use in tensor.buffer.uses):
@@ -107,22 +101,27 @@ class _Storing:
             others = [use.operation for use in load.dst.uses if use.operation is not load]
             if len(others) == 1 and isinstance(others[0], CopyOp) and others[0].src is load.dst:
                 move = move_of(others[0]) if isinstance(others[0].dst.owner, ExternalOp) else None
-                if move is not None and self.is_read_behind(move):
+                if move is not None and self.is_better(move):
                     found.append(move)
         return found
 
-    def is_read_behind(self, move: BoxMove) -> bool:
-        """Whether what a move writes is a map, and is read behind the move only."""
-        there = move.store.dst
-        assert isinstance(there.owner, ExternalOp)
-        loads = [use.operation for use in there.uses if use.operation.operands[0] is there]
-        return there.owner.class_.data in MAPS and all(self.number[op] > self.number[move.store] for op in loads)
+    def is_better(self, move: BoxMove) -> bool:
+        """Whether what a move writes is a map, is read behind the move only, and is not to stay in SRAM."""
+        there = move.store.dst.owner
+        assert isinstance(there, ExternalOp)
+        loads = [use.operation for use in there.buffer.uses if use.operation.operands[0] is there.buffer]
+        if there.class_.data not in MAPS or any(self.number[op] <= self.number[move.store] for op in loads):
+            return False
+        return not loads or not has_room(self.program, there, self.target)
 
 
-def put_behind(store: CopyOp, parts: Sequence[tuple[BoxMove, Copy]]) -> None:
+def put_behind(store: CopyOp, parts: Sequence[tuple[BoxMove, Copy]]) -> list[Operation]:
     """Stores to where a tensor is moved behind the store of a tile of it."""
     block = store.parent
     assert block is not None
     stage = store.stage.value.data
-    new = [isa.emit(copy, store.src, move.store.dst, stage=stage, **tags_of(store)) for move, copy in parts]
+    new: list[Operation] = [
+        isa.emit(copy, store.src, move.store.dst, stage=stage, **tags_of(store)) for move, copy in parts
+    ]
     block.insert_ops_after(new, store)
+    return new
