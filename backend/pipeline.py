@@ -69,10 +69,12 @@ from frustum.passes.graph.turn_weights import TurnWeights
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.compress_weights import CompressWeights
 from frustum.passes.lower.keep_tensors import KeepTensors
+from frustum.passes.lower.load_parts import LoadParts
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_loads import ShareLoads
 from frustum.passes.lower.share_weights import ShareWeights
+from frustum.passes.lower.store_parts import StoreParts
 from frustum.passes.plan.unit_runs import Runs
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.assign_owners import AssignOwners
@@ -264,7 +266,7 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    keep = (KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
+    keep = (LoadParts(choices.optimise), StoreParts(), KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 

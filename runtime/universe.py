@@ -57,6 +57,8 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
     ("frustum-tile-assign-order", "frustum.passes.tile.assign_order:AssignOrder"),
     ("frustum-lower-tiles", "frustum.passes.lower.lower_tiles:LowerTiles"),
+    ("frustum-lower-load-parts", "frustum.passes.lower.load_parts:LoadParts"),
+    ("frustum-lower-store-parts", "frustum.passes.lower.store_parts:StoreParts"),
     ("frustum-lower-keep-tensors", "frustum.passes.lower.keep_tensors:KeepTensors"),
     ("frustum-lower-share-loads", "frustum.passes.lower.share_loads:ShareLoads"),
     ("frustum-lower-choose-line-buffer", "frustum.passes.lower.choose_line_buffer:ChooseLineBuffer"),

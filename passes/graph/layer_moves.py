@@ -27,6 +27,7 @@ from frustum.dialects.graph import (
     shape_of,
 )
 from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST, SLICES_FIRST
+from frustum.passes.analysis.layer.moves import is_side_by_side
 from frustum.passes.graph.patterns.borders import find_borders
 from frustum.passes.graph.patterns.moves import fold_moves
 from frustum.passes.graph.patterns.transpositions import cancel_transpositions
@@ -49,7 +50,8 @@ class LayerMoves(ModulePass):
        [N, H, W, C] first, is a turn;
     3. one between a volume and its slices is a volume, or what the windows of slices behind it read;
     4. a slice with steps above 0 of a map, also behind reshapes and a transposition of its channels (a shuffle that is
-       split), is a pick.
+       split), is a pick; but not one of an input that is only put beside others in DRAM (a window of a cache), for that
+       needs no copy of it (`frustum-lower-load-parts`).
     """
 
     name = "frustum-graph-layer-moves"
@@ -121,6 +123,8 @@ def map_with_channels_last(x: SSAValue, perm: tuple[int, ...]) -> SSAValue | Non
 
 def picked(op: SliceOp) -> None:
     """A pick of a map instead, where the elements are every so many-th of one along each dimension."""
+    if isinstance(root_of(op.x), BlockArgument) and all(is_put_in_dram(use.operation) for use in op.result.uses):
+        return
     chain: list[SliceOp | ReshapeOp | TransposeOp] = [op]
     while True:
         x = chain[-1].x
@@ -131,6 +135,11 @@ def picked(op: SliceOp) -> None:
         if not isinstance(before, (ReshapeOp, TransposeOp)):
             return
         chain.append(before)
+
+
+def is_put_in_dram(reader: Operation) -> bool:
+    """A concatenation that is no layer of a unit."""
+    return isinstance(reader, ConcatOp) and not is_side_by_side(reader)
 
 
 def pick_of(x: SSAValue, chain: Sequence[SliceOp | ReshapeOp | TransposeOp]) -> PickOp | None:

@@ -213,6 +213,15 @@ def used_bytes(children: Sequence[Operation], memory: str) -> list[int]:
     return [used[unit] for unit in units]
 
 
+def has_room(program: ProgramOp, tensor: ExternalOp, target: Target) -> bool:
+    """Whether SRAM has room for a tensor from who writes it first to who reads it last, as things stand."""
+    children = list(program.body.block.ops)
+    users = {use.operation for use in tensor.buffer.uses}
+    own = [k for k, child in enumerate(children) if any(op in users for op in child.walk())]
+    used = used_bytes(children, "sram")[own[0] : own[-1] + 1]
+    return int(target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE) - max(used) >= tensor.bytes.value.data
+
+
 def is_bulk(op: Operation) -> bool:
     """A copy between DRAM and SRAM of what may be kept."""
     if not isinstance(op, CopyOp) or op.engine.data != "gdma":

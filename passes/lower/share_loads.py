@@ -21,6 +21,7 @@ from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
 from frustum.passes.lower.keep_tensors import used_bytes
+from frustum.passes.lower.moves import is_each_once, is_plain
 from frustum.passes.plan.model import KEPT_SRAM_SHARE
 
 BESIDE = "src_view", "dst_view", "box", "multicast", "fill", "expand"
@@ -33,7 +34,8 @@ class ShareLoads(ModulePass):
 
     Before: each unit loads the weights of its layers into buffers of its own, in one pass or piece by piece in loops.
     After: units that load a weight in the same pieces read them where the first of these units has put them: in one
-    buffer with a place for every pass of the loops.
+    buffer with a place for every pass of the loops.  Where their pieces differ, but each is a window of the tensor as
+    it lies in DRAM, and the first unit loads all of it, the buffer is the whole tensor.
 
     Before and after, in a loop of two passes:
 
@@ -68,6 +70,62 @@ class _Load:
         """Of all passes together."""
         return aligned(self.buffer.bytes.value.data) * prod(self.counts)
 
+    @property
+    def tensor(self) -> ExternalOp:
+        external = self.copy.src.owner
+        assert isinstance(external, ExternalOp)
+        return external
+
+    @property
+    def said(self) -> Hashable:
+        """What loads say that bring the same pieces."""
+        views = tuple(str(self.copy.properties.get(name)) for name in BESIDE)
+        return self.counts, self.buffer.bytes.value.data, views
+
+    @property
+    def places(self) -> Affine:
+        """Where each pass has its place, all of them one behind the other."""
+        found, passes = Affine(), 1
+        for level in reversed(range(len(self.counts))):
+            found = found + Affine.index(level, aligned(self.buffer.bytes.value.data) * passes)
+            passes *= self.counts[level]
+        return found
+
+    @property
+    def is_window(self) -> bool:
+        """Whether the buffer has its elements as far from each other as the tensor."""
+        copy = self.copy
+        source, target = copy.src_view.data, copy.dst_view.data
+        sides = zip(source.strides, target.strides, copy.box.data.extent, strict=True)
+        is_same = target.wrap is None and target.offset == Affine()
+        return is_same and is_plain(copy) and all(e == 1 or a == b for a, b, e in sides)
+
+    @property
+    def brings_all(self) -> bool:
+        """Whether it loads all of the tensor, each element once, the same in every cluster."""
+        view, box = self.copy.src_view.data, self.copy.box.data
+        moving = [view.offset, *box.start, *(limit for limit in box.limit if limit is not None)]
+        same = not any(each.cluster for each in moving)
+        return same and is_each_once([(box, view, self.counts)], self.tensor, view.element, 1)
+
+
+@dataclass
+class _Group:
+    """Loads of one weight, in the order of the program, that one buffer is enough for; `is_whole`: it is the tensor."""
+
+    loads: Sequence[_Load]
+    is_whole: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Of the buffer."""
+        first = self.loads[0]
+        return aligned(first.tensor.bytes.value.data) if self.is_whole else first.bytes
+
+    def place(self, load: _Load) -> Affine:
+        """Where in the buffer a load's own one begins."""
+        return load.copy.src_view.data.offset if self.is_whole else load.places
+
 
 @dataclass
 class _Sharing:
@@ -80,47 +138,45 @@ class _Sharing:
     def run(self) -> None:
         self.children = list(self.program.body.block.ops)
         self.number = {op: k for k, child in enumerate(self.children) for op in child.walk()}
-        groups = [group for group in self.groups() if len(group) > 1]
+        groups = [group for group in self.groups() if len(group.loads) > 1]
         if not groups:
             return
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
         self.room = [capacity - used for used in used_bytes(self.children, "sram")]
-        for group in sorted(groups, key=lambda group: -len(group)):
-            numbers = [self.number[load.copy] for load in group]
+        for group in sorted(groups, key=lambda group: -len(group.loads)):
+            numbers = [self.number[load.copy] for load in group.loads]
             first, last = min(numbers), max(numbers)
-            if min(self.room[first : last + 1]) >= group[0].bytes:
+            if min(self.room[first : last + 1]) >= group.bytes:
                 self.share(group, first)
-                self.room[first : last + 1] = [room - group[0].bytes for room in self.room[first : last + 1]]
+                self.room[first : last + 1] = [room - group.bytes for room in self.room[first : last + 1]]
 
-    def groups(self) -> list[list[_Load]]:
-        """Loads of one weight that bring the same pieces, in the order of the program."""
-        found: dict[Hashable, list[_Load]] = {}
+    def groups(self) -> list[_Group]:
+        """Loads of one weight that bring the same pieces, or windows of one that is loaded whole first."""
+        found: list[_Group] = []
         for external in self.children:
             if not isinstance(external, ExternalOp) or external.class_.data != "weight":
                 continue
             users = sorted((use.operation for use in external.buffer.uses), key=lambda op: self.number[op])
             loads = [load for load in map(_load, users) if load is not None]
-            for load in loads if len(loads) == len(users) else ():
-                said = tuple(str(load.copy.properties.get(name)) for name in BESIDE)
-                key = external, load.counts, load.buffer.bytes.value.data, said
-                found.setdefault(key, []).append(load)
-        return list(found.values())
+            if len(loads) < max(2, len(users)):
+                continue
+            alike: dict[Hashable, list[_Load]] = {}
+            for load in loads:
+                alike.setdefault(load.said, []).append(load)
+            if len(alike) > 1 and all(load.is_window for load in loads) and loads[0].brings_all:
+                found.append(_Group(loads, is_whole=True))
+            else:
+                found += map(_Group, alike.values())
+        return found
 
-    def share(self, group: Sequence[_Load], first: int) -> None:
+    def share(self, group: _Group, first: int) -> None:
         """Let the first load of a group be that of all."""
-        one = group[0]
-        size = aligned(one.buffer.bytes.value.data)
-        kept = AllocOp("sram", one.bytes, 1)
-        external = one.copy.src.owner
-        assert isinstance(external, ExternalOp)
-        kept.attributes[TENSOR] = external.external_name
+        one = group.loads[0]
+        kept = AllocOp("sram", group.bytes, 1)
+        kept.attributes[TENSOR] = one.tensor.external_name
         self.program.body.block.insert_op_before(kept, self.children[first])
-        place = Affine()
-        passes = 1
-        for level in reversed(range(len(one.counts))):
-            place = place + Affine.index(level, size * passes)
-            passes *= one.counts[level]
-        for load in group:
+        for load in group.loads:
+            place = group.place(load)
             for copy, name in ((load.copy, "dst_view"), *((reader, "src_view") for reader in load.readers)):
                 view = value_of(copy.properties[name])
                 assert isinstance(view, View)

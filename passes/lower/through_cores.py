@@ -249,8 +249,13 @@ def distances(flow: Flow, clusters: int) -> list[int] | None:
 
 def places_of(op: CopyOp, view: View, cluster: int) -> Iterator[NDArray[np.int64]]:
     """Of each execution of a copy in a cluster the elements of the tensor that it moves."""
-    size, box = ELEMENT_BYTES[view.element], op.box.data
-    for index in product(*map(range, enclosing_counts(op))):
+    return places_in(op.box.data, view, enclosing_counts(op), cluster)
+
+
+def places_in(box: Box, view: View, counts: Sequence[int], cluster: int) -> Iterator[NDArray[np.int64]]:
+    """Of each pass of loops in a cluster the elements of a tensor that a box of it has."""
+    size = ELEMENT_BYTES[view.element]
+    for index in product(*map(range, counts)):
         places = np.array([view.offset.at(index, cluster)])
         for span, stride in zip(box.spans, view.strides, strict=True):
             low, high = span.clip(index, cluster)

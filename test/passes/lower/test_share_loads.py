@@ -55,3 +55,25 @@ def test_compressed_ones_agree(codec):
     modules = modules_at_stops(module, "edge", Choices(dtype="f32", policy="optimal", compression=codec))
     found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
     check_agreement(found, "f32")
+
+
+def turned_pairs():
+    """Both halves of the columns turned by tables of sines and cosines (rotary embedding): units of several layers and
+    of one read a table in tiles of their own."""
+    net = Net()
+    x = net.input(1, 4, 64, 32)
+    first, second = (net.layer(graph.SliceOp(x, (0, 0, 0, start), (1, 4, 64, 16))) for start in (0, 16))
+    tables = [net.weight(1, 1, 64, 16) for _ in range(2)]
+    products = [[net.binary("mul", table, half) for half in (first, second)] for table in tables]
+    (cos_first, cos_second), (sin_first, sin_second) = products
+    parts = [net.binary("sub", cos_first, sin_second), net.binary("add", sin_first, cos_second)]
+    return net.module(net.layer(graph.ConcatOp(parts, 3)))
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("edge", "f16"), ("edge", "f32"), ("default", "f16")])
+def test_windows_of_a_table_are_of_one_buffer(target, dtype):
+    module, inputs = turned_pairs()
+    modules = modules_at_stops(module, target, Choices(dtype=dtype, policy="optimal"))
+    assert len(loads_of_weights(modules["fixed"])) == 2
+    found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(found, dtype)
