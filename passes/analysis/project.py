@@ -74,6 +74,7 @@ def newly_projected(unit: UnitLayers, partition: Partition, clusters: int) -> Pr
         if j not in outputs:
             raise Unprojectable(f"layer {j} ({layer.kind}) is neither used nor an output")
         outputs[j] = on_grid(layer, outputs[j], is_inside=j < last and not unit.is_by_heads)
+        outputs[j] = whole(layer, outputs[j]) if j < last else outputs[j]
         check_whole(j, layer, outputs[j])
         operands[j] = needs_of(layer, outputs[j], partition, counts)
         for region, source, operand in zip(operands[j], unit.sources[j], layer.maps, strict=True):
@@ -133,6 +134,15 @@ def on_grid(layer: Layer, region: Region, *, is_inside: bool) -> Region:
     return Region.of(
         (start + -more, extent + more) for (start, extent), more in zip(region.parts, beyond, strict=True)
     )
+
+
+def whole(layer: Layer, region: Region) -> Region:
+    """The region with all positions along dimensions of which the layer needs all at once, where it is as long: it may
+    move over the map's borders, as shares of clusters with theirs do."""
+    for d in (d for d in layer.axes_all if layer.out_dims[d] > 1):
+        if region.extent[d] >= layer.out_dims[d]:
+            region = region.at(d, Affine(), layer.out_dims[d])
+    return region
 
 
 def check_whole(j: int, layer: Layer, region: Region) -> None:

@@ -188,3 +188,15 @@ def test_equal_units_of_different_networks_know_the_same_regions_and_others_do_n
     assert project(one, whole, 1) is project(other, whole, 1)
     for different in (unit(channels=4), unit(rows=11), unit(resident=True)):
         assert different.projected is not one.projected
+
+
+def test_what_is_normalised_is_whole_where_shares_of_clusters_are_as_long_as_the_map():
+    """A window over the share of a cluster, borders and all, is as long as the map and moves over its border."""
+    net = Net()
+    x = net.input(1, 4, 6, 4)
+    y = net.conv(net.layer(graph.NormaliseOp(x, axes=(1, 2, 3), groups=2, epsilon=1e-5)), 4, 3)
+    module, _ = net.module(y)
+    ops = [op for op in network_of(module).body.block.ops if isinstance(op, graph.ConvOp | graph.NormaliseOp)]
+    found = project(layers_of(ops), Partition((1, 4, 6, 2), 3, 1), 2)
+    assert found.outputs[1].parts[3] == (Affine(0, (), 2), 2)
+    assert found.outputs[0].parts[3] == (Affine(), 4)
