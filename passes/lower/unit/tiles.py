@@ -127,8 +127,8 @@ class Tiles:
 
 
 def joined(parts: Sequence[mm.Placed]) -> mm.Placed:
-    """The place of tiles side by side along d1; of each dimension the part that ends first, where all move alike.  A part
-    that has all of a dimension ends with the map: nothing is read behind that."""
+    """The place of tiles side by side along d1; of each dimension the part that ends first, where all move alike.  A
+    part that has all of a dimension ends with the map: nothing is read behind that."""
     start, extent = list(parts[0].start), list(parts[0].extent)
     for d in (0, 2, 3):
         first, *others = [part for part in parts if not has_all(part, d)] or parts

@@ -199,7 +199,7 @@ class GroupNeeds:
         return GroupLayer(k, node, layer, need, made, inside, turns, is_stored)
 
     def held_whole(self, layer: Layer, need: MapNeed, *, is_last: bool) -> MapNeed:
-        """Tiles with all positions along the dimensions of which a layer needs all at once; others are not looked at."""
+        """Tiles with all positions along the dimensions of which a layer needs all; others are not looked at."""
         along = {0: self.images(layer.out_dims[0]), 2: need.rows.extent, 3: need.columns.extent}
         found = {2: need.rows, 3: need.columns}
         for d in (d for d in along if d in layer.axes_all and layer.out_dims[d] > 1):
