@@ -240,3 +240,7 @@ LEAST_STAGED_BYTES, MOST_STAGED_BYTES = 256, 16384
 # An input comes whole where loads read it so many times: borders that tiles share are no reason.  A block of Swin
 # reads its input twice, for the windows and for the sum behind them: 1.29 instead of 1.00 times what is compulsory.
 LEAST_READS = 1.5
+
+# Steps of streamed attention (a block of keys with a piece of rows), of 26 instructions at most: what a program may run
+# (2**24).  One head of 8192 x 128 in 512 KiB of `df` with f32 sums had 2.1 million steps, of pieces of 4 rows.
+MOST_STEPS = 600_000

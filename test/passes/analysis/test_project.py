@@ -20,6 +20,7 @@ from frustum.dialects.isa.program import Affine
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import (
     Region,
+    Unprojectable,
     hull,
     layers_of,
     project,
@@ -200,3 +201,13 @@ def test_what_is_normalised_is_whole_where_shares_of_clusters_are_as_long_as_the
     found = project(layers_of(ops), Partition((1, 4, 6, 2), 3, 1), 2)
     assert found.outputs[1].parts[3] == (Affine(0, (), 2), 2)
     assert found.outputs[0].parts[3] == (Affine(), 4)
+
+
+def test_what_is_normalised_does_not_go_in_steps_of_rows_though_its_input_is_there():
+    net = Net()
+    x = net.input(1, 4, 11, 7)
+    y = net.conv(net.layer(graph.NormaliseOp(x, axes=(1, 2, 3), groups=2, epsilon=1e-5)), 4, 1)
+    net.module(y)
+    ops = [y.owner.operands[0].owner, y.owner]
+    with pytest.raises(Unprojectable, match="needs all 11 positions of d2 at once, a tile has 6"):
+        project(layers_of(ops, resident={ops[0].operands[0]}), Partition((1, 4, 6, 7), 2, 1, borders="exchange"), 1)
