@@ -10,6 +10,7 @@ from attention_nets import attention, check
 from stops import aimed, executable, modules_at_stops, target
 
 from frustum.backend.pipeline import Choices, Run
+from frustum.dialects import graph as g
 from frustum.dialects.module import COST_PARTS, numbers_of
 from frustum.passes.plan.cost import CostParts
 from frustum.passes.plan.unit_ops import units_of
@@ -118,6 +119,15 @@ def test_wide_results_leave_room_for_keys(case):
     parts = CostParts(*numbers_of(unit, COST_PARTS))
     (megabytes,) = (own for *rest, own in BY_HAND if tuple(rest) == case)
     assert parts.weight_bytes + parts.loaded_bytes + parts.stored_bytes <= WIDE[case] * 1e6 * megabytes
+
+
+@pytest.mark.parametrize("carry", ["auto", "f32"])
+def test_wide_results_do_not_wait_where_that_takes_long(carry):
+    module, _ = attention((1, 1), (64, 64), 2048, 2048, is_apart=True)
+    module = aimed(module, target("edge"))
+    Run().advance(module, ["typed"], Choices(dtype="f16", carry=carry))
+    (found,) = (op for op in module.walk() if isinstance(op, g.AttentionOp))
+    assert "frustum.value_parts" in found.attributes
 
 
 IN_CORE = [
