@@ -74,7 +74,9 @@ def newly_projected(unit: UnitLayers, partition: Partition, clusters: int) -> Pr
         if j not in outputs:
             raise Unprojectable(f"layer {j} ({layer.kind}) is neither used nor an output")
         outputs[j] = on_grid(layer, outputs[j], is_inside=j < last and not unit.is_by_heads)
+        outputs[j] = whole(layer, outputs[j]) if j < last else outputs[j]
         check_whole(j, layer, outputs[j])
+        check_grid(j, layer, outputs[j])
         operands[j] = needs_of(layer, outputs[j], partition, counts)
         for region, source, operand in zip(operands[j], unit.sources[j], layer.maps, strict=True):
             known, number = (outputs, source.layer) if source.layer is not None else (inputs, source.input)
@@ -135,13 +137,28 @@ def on_grid(layer: Layer, region: Region, *, is_inside: bool) -> Region:
     )
 
 
+def whole(layer: Layer, region: Region) -> Region:
+    """The region with all positions along dimensions of which the layer needs all at once, where it is as long: it may
+    move over the map's borders, as shares of clusters with theirs do."""
+    for d in (d for d in layer.axes_all if layer.out_dims[d] > 1):
+        if region.extent[d] >= layer.out_dims[d]:
+            region = region.at(d, Affine(), layer.out_dims[d])
+    return region
+
+
 def check_whole(j: int, layer: Layer, region: Region) -> None:
-    """Raises `Unprojectable` for a tile of a layer that cuts what must be whole, or starts between its steps."""
-    for d, (start, extent) in enumerate(region.parts):
-        if d in layer.axes_all and extent < layer.out_dims[d]:
+    """Raises `Unprojectable` for a tile of a layer that cuts what must be whole."""
+    for d in layer.axes_all:
+        if region.extent[d] < layer.out_dims[d]:
             raise Unprojectable(
-                f"layer {j} ({layer.kind}) needs all {layer.out_dims[d]} positions of d{d} at once, a tile has {extent}"
+                f"layer {j} ({layer.kind}) needs all {layer.out_dims[d]} positions of d{d} at once, a tile has "
+                f"{region.extent[d]}"
             )
+
+
+def check_grid(j: int, layer: Layer, region: Region) -> None:
+    """Raises `Unprojectable` for a tile of a layer that starts between its steps."""
+    for d, start in enumerate(region.start):
         step = grid_of(layer, d)
         if any(part % step for part in (start.base, start.cluster, *start.loops)):
             raise Unprojectable(
@@ -178,6 +195,8 @@ def project_steps(unit: UnitLayers, partition: Partition, clusters: int) -> Proj
 
     count, trimmed = len(unit.layers), replace(partition, trimmed=False) if is_raster else partition
     outputs = rolled(plain.outputs, range(count))
+    for j, layer in enumerate(unit.layers):
+        check_whole(j, layer, outputs[j])
     return Projection(
         outputs,
         tuple(needs_of(*each, trimmed, plain.counts) for each in zip(unit.layers, outputs, strict=True)),

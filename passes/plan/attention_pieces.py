@@ -30,6 +30,9 @@ SCORE_COPIES = 3
 WIDE_COPIES = 2
 """Blocks of wide scores, and of what they become: one that is made, one that is read."""
 
+SUM_COPIES = 3
+"""Wide results so far of pieces: one that comes, one that becomes less, one that is added to."""
+
 
 @dataclass(frozen=True)
 class Room:

@@ -246,3 +246,7 @@ LEAST_READS = 1.5
 # Parts that a tensor may have, and copies that a store may become: each is one more copy for each tile, if an empty
 # one.  Six maps beside each other before a convolution, on `default`: 27,034 cycles instead of 53,943.
 MOST_PARTS = 8
+
+# Steps of streamed attention (a block of keys with a piece of rows), of 26 instructions at most: what a program may run
+# (2**24).  One head of 8192 x 128 in 512 KiB of `df` with f32 sums had 2.1 million steps, of pieces of 4 rows.
+MOST_STEPS = 600_000

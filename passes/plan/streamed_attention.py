@@ -23,6 +23,7 @@ from frustum.passes.plan.attention_pieces import (
     IMAGES,
     ROWS,
     SCORE_COPIES,
+    SUM_COPIES,
     WIDE,
     copied,
     is_scaled_before,
@@ -32,9 +33,9 @@ from frustum.passes.plan.attention_pieces import (
     score_size,
     vector_cycles,
 )
-from frustum.passes.plan.cost import CostParts, CutUnit, UnitCost
+from frustum.passes.plan.cost import CostParts, CutUnit, Footprint, UnitCost
 from frustum.passes.plan.layer_work import LayerWork, work_of
-from frustum.passes.plan.model import PIECE_CYCLES
+from frustum.passes.plan.model import MOST_STEPS, PIECE_CYCLES
 from frustum.passes.plan.piece_extents import halves
 
 LEAST_KEYS = 8
@@ -55,6 +56,8 @@ class StreamedPlan:
     partition: Partition
     map: SubMap
     cost: UnitCost
+    steps: int
+    """Times that a core sees a block of keys with a piece of rows."""
 
 
 def plan_streamed(
@@ -73,6 +76,7 @@ def plan_streamed(
             found += (plan for plan in plans_of(cut, layer, kind, sram_bytes) if plan is not None)
     if not found:
         return None
+    found = [plan for plan in found if plan.steps <= MOST_STEPS] or found
     most = MORE_BYTES * min(plan.cost.dram_bytes for plan in found)
     return min((plan for plan in found if plan.cost.dram_bytes <= most), key=lambda plan: plan.cost.cycles)
 
@@ -81,16 +85,18 @@ def partitions_of(layer: Layer, kind: AttentionLayer, target: Target, sram_bytes
     """Tiles of one group of heads, of as many rows as fit, for each dimension that may be dealt to the clusters."""
     rows, clusters = layer.out_dims[ROWS], target.chip.clusters
     row, fixed = tile_bytes(layer, kind)
-    most = (sram_bytes - fixed - 2 * block_bytes(layer, kind, LEAST_KEYS)) // row
+    room = sram_bytes - fixed - 2 * block_bytes(layer, kind, LEAST_KEYS)
+    most = room // row
     if most < 1:
         return
+    in_cores = kind.is_wide * target.cluster.cores * target.core.nram.capacity_bytes
+    at_best = min((room + in_cores) // row, room // (row - kind.is_wide * kind.group_channels * WIDE))
     groups = layer.out_dims[1] // kind.group_channels
     for dealt, count in ((ROWS, rows), (CHANNELS, groups), (IMAGES, layer.out_dims[0])):
         if dealt != ROWS and (count == 1 or clusters == 1):
             continue
         own = ceil_div(rows, clusters) if dealt == ROWS else rows
-        least = ceil_div(own, most)
-        for passes in range(least, least + FURTHER):
+        for passes in range(ceil_div(own, at_best), ceil_div(own, most) + FURTHER):
             yield Partition((1, kind.group_channels, 1, ceil_div(own, passes)), dealt, 1)
 
 
@@ -98,7 +104,8 @@ def tile_bytes(layer: Layer, kind: AttentionLayer) -> tuple[int, int]:
     """SRAM of one row of a tile: of its operands, its result, its maxima and sums; and what is so for any rows."""
     size = layer.out_bytes
     state = score_size(kind, size) + WIDE
-    row, fixed = kind.share * (kind.value_size * (size + WIDE * kind.is_wide) + state), 0
+    result = 0 if is_in_place(layer, kind) else size
+    row, fixed = kind.share * (kind.value_size * (result + WIDE * kind.is_wide) + state), 0
     for operand in layer.maps:
         extents = [axis.extent(own) for axis, own in zip(operand.access, (1, kind.group_channels, 1, 1), strict=True)]
         own = math.prod(extents) * operand.element_bytes
@@ -106,11 +113,27 @@ def tile_bytes(layer: Layer, kind: AttentionLayer) -> tuple[int, int]:
     return row, fixed + ROUNDING
 
 
-def state_bytes(layer: Layer, kind: AttentionLayer, rows: int) -> int:
+def is_in_place(layer: Layer, kind: AttentionLayer) -> bool:
+    """Whether results lie where queries lay: wide ones do not until all blocks have been seen."""
+    queries, *mask = layer.maps
+    is_alike = kind.size == kind.value_size and queries.element_bytes == layer.out_bytes
+    return kind.is_wide and not mask and is_alike and queries.view == layer.out_view
+
+
+def state_bytes(layer: Layer, kind: AttentionLayer, rows: int, in_core: int) -> int:
     """SRAM of what lies there of a tile's rows between blocks: maxima, sums, and results that are wider than the
-    result's tile."""
+    result's tile, but for the last channels of these."""
     sums = aligned(rows * kind.share * score_size(kind, layer.out_bytes)) + aligned(rows * kind.share * WIDE)
-    return int(sums + kind.is_wide * aligned(rows * kind.group_channels * WIDE))
+    return int(sums + kind.is_wide * aligned(rows * kind.share * (kind.value_size - in_core) * WIDE))
+
+
+def maps_footprint(cut: CutUnit, layer: Layer, kind: AttentionLayer) -> Footprint:
+    """SRAM of the tile of queries, that of the result, and a mask."""
+    plain = cut.footprint()
+    if not is_in_place(layer, kind):
+        return plain
+    result = aligned(cut.projection.outputs[0].elements * layer.out_bytes)
+    return replace(plain, crossing_bytes=plain.crossing_bytes - result)
 
 
 def block_bytes(layer: Layer, kind: AttentionLayer, keys: int) -> int:
@@ -125,18 +148,24 @@ def plans_of(
     cores, core = cut.target.cluster.cores, cut.target.core
     rows = cut.partition.tile[ROWS]
     work = work_of(layer, cut.projection.outputs[0].extent)
-    fixed = cut.footprint().total_bytes + state_bytes(layer, kind, rows)
+    fixed = maps_footprint(cut, layer, kind).total_bytes
     for keys, chunk in chunks_of(layer, kind, core.wram.capacity_bytes):
         size = block_bytes(layer, kind, chunk)
-        left = sram_bytes - fixed - 2 * size
-        if left < 0:
-            continue
-        held = min(left // size, ceil_div(kind.keys, chunk) - 1) if row_passes(cut) > 1 else 0
         for piece in row_counts(ceil_div(rows, cores), core.matrix.lines, kind.share):
-            is_looped = ceil_div(rows, piece * cores) > 1
-            if nram_bytes(work, kind, piece, keys, is_looped=is_looped) <= core.nram.capacity_bytes:
-                extent = (1, kind.group_channels, 1, piece)
-                submap = SubMap(extent, ROWS, keys, weights="stream", held=held, chunk=chunk)
+            pieces = ceil_div(rows, piece * cores)
+            room = core.nram.capacity_bytes - nram_bytes(work, kind, piece, keys, is_looped=pieces > 1)
+            if room < 0:
+                continue
+            most = min(kind.value_size - 1, room // (kind.share * pieces * piece * WIDE)) if kind.is_wide else 0
+            for in_core in {0, most}:
+                left = sram_bytes - fixed - state_bytes(layer, kind, rows, in_core) - 2 * size
+                if left < 0:
+                    continue
+                held = min(left // size, ceil_div(kind.keys, chunk) - 1) if row_passes(cut) > 1 else 0
+                submap = SubMap(
+                    (1, kind.group_channels, 1, piece), ROWS, keys, weights="stream", held=held, chunk=chunk,
+                    in_place=is_in_place(layer, kind), in_core=in_core,
+                )  # fmt: skip
                 yield costed(cut, layer, kind, work, submap)
 
 
@@ -160,9 +189,10 @@ def nram_bytes(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, i
     copies, blocks = (2, SCORE_COPIES) if is_looped else (1, 1)
     total = copies * aligned(queries * kind.size * size) * (2 if is_scaled(work, kind) else 1)
     total += score_bytes(kind, queries, keys, size, blocks)
-    total += 2 * copies * aligned(queries * kind.value_size * size) + copies * aligned(queries * kind.value_size * WIDE)
+    wide = aligned(queries * kind.value_size * WIDE)
+    sums = SUM_COPIES if is_looped else 1
+    total += sums * wide if kind.is_wide else 2 * copies * aligned(queries * kind.value_size * size) + copies * wide
     total += 2 * copies * aligned(queries * score_size(kind, size)) + (2 * copies + 3) * aligned(queries * WIDE)
-    total += kind.is_wide * 2 * copies * aligned(queries * kind.value_size * WIDE)
     if len(work.accesses) > 1:
         total += copies * aligned(keys * queries * size)
     return int(total)
@@ -181,8 +211,8 @@ def costed(
     tile_rows = cut.partition.tile[ROWS]
     blocks, block, chunk = ceil_div(kind.keys, keys), block_bytes(layer, kind, keys), submap.chunk
     size = block_bytes(layer, kind, chunk)
-    state = state_bytes(layer, kind, tile_rows)
-    plain = cut.footprint()
+    state = state_bytes(layer, kind, tile_rows, submap.in_core)
+    plain = maps_footprint(cut, layer, kind)
     footprint = replace(plain, kept_bytes=plain.kept_bytes + state, weight_bytes=submap.held * size,
                         stream_bytes=2 * size)  # fmt: skip
     counts: Extents = tile_counts(layer.out_dims, cut.partition, target.chip.clusters)
@@ -195,7 +225,7 @@ def costed(
     vector = vector_cycles(work, kind, target, rows, keys, 2)
     cores = target.cluster.cores
     size = layer.out_bytes
-    results = kind.value_size * (2 * size + 2 * WIDE * kind.is_wide)
+    results = 2 * (WIDE * (kind.value_size - submap.in_core) if kind.is_wide else kind.value_size * size)
     sums = 2 * (score_size(kind, size) + WIDE)
     moved = copied(target, kind.share * rows * (kind.size * size + results + sums), cores)
     block_load = copied(target, block, 1)
@@ -209,4 +239,5 @@ def costed(
         math.ceil(work_cycles), streamed, maps - stored, stored, cut.passes, footprint.total_bytes, 0,
         stream_cycles=math.ceil(max(work_cycles, streamed / cut.port_bytes_per_cycle)),
     )  # fmt: skip
-    return StreamedPlan(cut.partition, submap, UnitCost(footprint, maps + streamed, cycles, parts))
+    steps = math.prod(counts) * blocks * pieces
+    return StreamedPlan(cut.partition, submap, UnitCost(footprint, maps + streamed, cycles, parts), steps)

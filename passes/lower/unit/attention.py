@@ -12,6 +12,7 @@ Source: Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -175,6 +176,22 @@ class AttentionLowering:
         strides = (0, queries * size, self.rows * size, size)
         alloc = isa.AllocOp(memory, aligned(channels * queries * size), count)
         return CoreBuffer(alloc, View(element, ZERO, strides))
+
+    @property
+    def all_rows(self) -> int:
+        """Of queries, in all pieces of a core."""
+        return self.rows * math.prod(count for _, count in self.own.nest.loops)
+
+    def held_of_all_rows(self, channels: int) -> CoreBuffer:
+        """A buffer of sums for so many channels of all pieces of a core, which one loop goes through."""
+        size = ELEMENT_BYTES["f32"]
+        strides = (0, self.kind.share * self.all_rows * size, self.all_rows * size, size)
+        return CoreBuffer(isa.AllocOp("nram", aligned(channels * strides[1]), 1), View("f32", ZERO, strides))
+
+    def of_piece(self, held: CoreBuffer) -> View:
+        """Where the piece's rows are in such a buffer."""
+        step = self.rows * held.view.strides[POSITION]
+        return replace(held.view, offset=Affine.index(self.own.site.level, step) if self.depth else ZERO)
 
     def key_piece(self, k: int) -> PieceLoad:
         """A block of keys or values, in WRAM as it lies in SRAM."""

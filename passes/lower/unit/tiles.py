@@ -127,11 +127,13 @@ class Tiles:
 
 
 def joined(parts: Sequence[mm.Placed]) -> mm.Placed:
-    """The place of tiles side by side along d1; of each dimension the part that ends first."""
-    first = parts[0]
-    start, extent = list(first.start), list(first.extent)
+    """The place of tiles side by side along d1; of each dimension the part that ends first, where all move alike.  A
+    part that has all of a dimension ends with the map: nothing is read behind that."""
+    start, extent = list(parts[0].start), list(parts[0].extent)
     for d in (0, 2, 3):
-        for part in parts[1:]:
+        first, *others = [part for part in parts if not has_all(part, d)] or parts
+        start[d], extent[d] = first.start[d], first.extent[d]
+        for part in others:
             gap = part.start[d] + part.extent[d] - start[d] - extent[d]
             if not gap.is_constant:
                 raise PassFailedException(
@@ -139,8 +141,14 @@ def joined(parts: Sequence[mm.Placed]) -> mm.Placed:
                 )
             extent[d] += min(0, gap.base)
     extent[mm.CHANNELS] = sum(p.extent[mm.CHANNELS] for p in parts)
-    bound = replaced(first.bound, mm.CHANNELS, sum(p.bound[mm.CHANNELS] for p in parts))
-    return replace(first, start=tuple(start), extent=tuple(extent), bound=bound)
+    bound = replaced(parts[0].bound, mm.CHANNELS, sum(p.bound[mm.CHANNELS] for p in parts))
+    return replace(parts[0], start=tuple(start), extent=tuple(extent), bound=bound)
+
+
+def has_all(part: mm.Placed, d: int) -> bool:
+    """Whether a tile has all positions of its map along a dimension, in every pass."""
+    start = part.start[d]
+    return start.is_constant and start.base <= 0 and start.base + part.extent[d] >= part.bound[d]
 
 
 def resident(placed: mm.Placed, tile: t.Tile) -> mm.Placed:

@@ -7,7 +7,7 @@ the same numbers as `analysis/project.py` gives for one unit and one partition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -181,7 +181,7 @@ class GroupNeeds:
         made, is_whole = self.made(k)
         align = layer.align[2]
         self.valid &= ~shapes.is_roll | (is_whole & (made % align == 0))
-        self.hold_whole(layer, need)
+        need = self.held_whole(layer, need, is_last=k == self.last)
         has_images = 0 not in layer.axes_all and layer.out_dims[0] == self.dims[0]
         if not has_images or not all(read.by_image for read in node.reads):
             self.valid &= shapes.dealt != BY_IMAGES
@@ -198,13 +198,18 @@ class GroupNeeds:
         turns = self.raster.turns(k, layer.out_dims[3], shapes.counts[2])
         return GroupLayer(k, node, layer, need, made, inside, turns, is_stored)
 
-    def hold_whole(self, layer: Layer, need: MapNeed) -> None:
-        """A tile has all positions along the dimensions of which a layer needs all at once."""
+    def held_whole(self, layer: Layer, need: MapNeed, *, is_last: bool) -> MapNeed:
+        """Tiles with all positions along the dimensions of which a layer needs all; others are not looked at."""
         along = {0: self.images(layer.out_dims[0]), 2: need.rows.extent, 3: need.columns.extent}
+        found = {2: need.rows, 3: need.columns}
         for d in (d for d in along if d in layer.axes_all and layer.out_dims[d] > 1):
-            self.valid &= along[d] >= layer.out_dims[d]
+            is_whole = along[d] >= layer.out_dims[d]
+            self.valid &= is_whole
             if d == 2:
                 self.valid &= ~self.shapes.is_roll
+            if d in found and not is_last:
+                found[d] = found[d].or_whole(is_whole, layer.out_dims[d])
+        return replace(need, rows=found[2], columns=found[3])
 
     def on_grid(self, layer: Layer, d: int, needed: Intervals) -> Intervals:
         """From the multiple of the layer's steps before it on; rows that roll have steps of their own."""

@@ -20,6 +20,7 @@ from frustum.dialects.isa.program import Affine
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import (
     Region,
+    Unprojectable,
     hull,
     layers_of,
     project,
@@ -188,3 +189,25 @@ def test_equal_units_of_different_networks_know_the_same_regions_and_others_do_n
     assert project(one, whole, 1) is project(other, whole, 1)
     for different in (unit(channels=4), unit(rows=11), unit(resident=True)):
         assert different.projected is not one.projected
+
+
+def test_what_is_normalised_is_whole_where_shares_of_clusters_are_as_long_as_the_map():
+    """A window over the share of a cluster, borders and all, is as long as the map and moves over its border."""
+    net = Net()
+    x = net.input(1, 4, 6, 4)
+    y = net.conv(net.layer(graph.NormaliseOp(x, axes=(1, 2, 3), groups=2, epsilon=1e-5)), 4, 3)
+    module, _ = net.module(y)
+    ops = [op for op in network_of(module).body.block.ops if isinstance(op, graph.ConvOp | graph.NormaliseOp)]
+    found = project(layers_of(ops), Partition((1, 4, 6, 2), 3, 1), 2)
+    assert found.outputs[1].parts[3] == (Affine(0, (), 2), 2)
+    assert found.outputs[0].parts[3] == (Affine(), 4)
+
+
+def test_what_is_normalised_does_not_go_in_steps_of_rows_though_its_input_is_there():
+    net = Net()
+    x = net.input(1, 4, 11, 7)
+    y = net.conv(net.layer(graph.NormaliseOp(x, axes=(1, 2, 3), groups=2, epsilon=1e-5)), 4, 1)
+    net.module(y)
+    ops = [y.owner.operands[0].owner, y.owner]
+    with pytest.raises(Unprojectable, match="needs all 11 positions of d2 at once, a tile has 6"):
+        project(layers_of(ops, resident={ops[0].operands[0]}), Partition((1, 4, 6, 7), 2, 1, borders="exchange"), 1)

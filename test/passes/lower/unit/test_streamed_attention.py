@@ -10,6 +10,7 @@ from attention_nets import attention, check
 from stops import aimed, executable, modules_at_stops, target
 
 from frustum.backend.pipeline import Choices, Run
+from frustum.dialects import graph as g
 from frustum.dialects.module import COST_PARTS, numbers_of
 from frustum.passes.plan.cost import CostParts
 from frustum.passes.plan.unit_ops import units_of
@@ -17,11 +18,14 @@ from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 
 
-def small(name, sram_bytes):
-    """A target with so many bytes of SRAM in each cluster."""
+def small(name, sram_bytes, nram_bytes=None):
+    """A target with so many bytes of SRAM in each cluster, and of NRAM in each core."""
     whole = target(name)
-    sram = replace(whole.cluster.sram, capacity_bytes=sram_bytes)
-    return replace(whole, chip=replace(whole.chip, cluster=replace(whole.cluster, sram=sram)))
+    cluster = replace(whole.cluster, sram=replace(whole.cluster.sram, capacity_bytes=sram_bytes))
+    if nram_bytes is not None:
+        core = replace(cluster.core, nram=replace(cluster.core.nram, capacity_bytes=nram_bytes))
+        cluster = replace(cluster, core=core)
+    return replace(whole, chip=replace(whole.chip, cluster=cluster))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
@@ -33,8 +37,8 @@ def test_blocks_of_keys_come_while_the_layer_computes(name, dtype):
 
 @pytest.mark.parametrize("carry", ["f32", "element", "auto"])
 def test_results_between_blocks_are_wide_if_asked(carry):
-    module, inputs = attention((1, 1), (16, 16), 60, 400)
-    (layer,) = check(module, inputs, small("df", 16384), "f16", carry=carry)
+    module, inputs = attention((1, 1), (16, 16), 300, 400)
+    (layer,) = check(module, inputs, small("df", 16384, 6144), "f16", carry=carry)
     assert layer.layer.is_wide == (carry == "f32")  # in f16 fewer bytes move
 
 
@@ -99,13 +103,55 @@ def test_nothing_waits_where_values_come_in_parts(rows, size, kib, megabytes):
     assert parts.weight_bytes + parts.loaded_bytes + parts.stored_bytes <= 1e6 * megabytes
 
 
+WIDE = {(2048, 64, 256): 1.05, (2048, 128, 512): 1.08, (4096, 128, 512): 1.25, (8192, 128, 512): 1.32}
+"""What f32 results so far may move at most, as a part of the same: rows with results in f32 leave less for keys of all
+that is on chip, NRAM too; 8192 x 128 take 12 passes instead of 9."""
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_wide_results_leave_room_for_keys(case):
+    rows, size, kib = case
+    module, _ = attention((1, 1), (size, size), rows, rows, is_apart=True)
+    module = aimed(module, small("df", kib << 10))
+    for stop in ("typed", "fused", "tiled"):
+        Run().advance(module, [stop], Choices(dtype="f16", carry="f32"))
+    (unit,) = units_of(module)
+    parts = CostParts(*numbers_of(unit, COST_PARTS))
+    (megabytes,) = (own for *rest, own in BY_HAND if tuple(rest) == case)
+    assert parts.weight_bytes + parts.loaded_bytes + parts.stored_bytes <= WIDE[case] * 1e6 * megabytes
+
+
+@pytest.mark.parametrize("carry", ["auto", "f32"])
+def test_wide_results_do_not_wait_where_that_takes_long(carry):
+    module, _ = attention((1, 1), (64, 64), 2048, 2048, is_apart=True)
+    module = aimed(module, target("edge"))
+    Run().advance(module, ["typed"], Choices(dtype="f16", carry=carry))
+    (found,) = (op for op in module.walk() if isinstance(op, g.AttentionOp))
+    assert "frustum.value_parts" in found.attributes
+
+
+IN_CORE = [
+    ("bf16", "df", (1, 1), (16, 16), {"causal_from": 0}), ("f16", "edge", (2, 1), (16, 16), {"causal_from": 100}),
+    ("f16", "default", (2, 2), (16, 16), {"batch": 2}), ("bf16", "edge", (2, 1), (16, 8), {}),
+    ("f16", "df", (1, 1), (16, 16), {"mask": (1, 200)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "name", "heads", "sizes", "settings"), IN_CORE)
+def test_wide_results_stay_in_the_cores_and_end_where_queries_were(dtype, name, heads, sizes, settings):
+    module, inputs = attention(heads, sizes, 130, 200, **settings)
+    (layer,) = check(module, inputs, small(name, 8192, 4096), dtype, carry="f32")
+    assert layer.layer.is_wide and layer.map.data.in_core
+    assert layer.map.data.in_place == (sizes[0] == sizes[1] and "mask" not in settings)
+
+
 PARTED = [("df", {}), ("df", {"causal_from": 0}), ("edge", {"softcap": 1.5, "mask": (1, 300)})]
 
 
 @pytest.mark.parametrize(("name", "settings"), PARTED)
 def test_values_come_in_parts(name, settings):
     module, inputs = attention((1, 1), (16, 16), 200, 300, is_apart=True, is_merged=False, **settings)
-    (layer,) = check(module, inputs, small(name, 19 << 10), "f16", carry="f32")
+    (layer,) = check(module, inputs, small(name, 19 << 10, 3 << 10), "f16", carry="f32")
     assert not layer.layer.is_batched and layer.layer.value_size < 16
 
 

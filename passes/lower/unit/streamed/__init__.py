@@ -1,0 +1,1 @@
+"""One unit of tiles becomes instructions."""
