@@ -10,14 +10,14 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
-from frustum.dialects.extents import aligned
 from frustum.dialects.isa.instruction import attribute_of, value_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import View
-from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.module import POLICY, TENSOR, WHY_IN_DRAM, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
+from frustum.passes.lower.memory_in_use import most_in_use, side_by_side, units_of
 from frustum.passes.lower.through_cores import (
     Flow,
     brought,
@@ -58,12 +58,14 @@ class KeepTensors(ModulePass):
     """
 
     name = "frustum-lower-keep-tensors"
+    closely: bool = True
+    """Where a unit's buffers may share their bytes, as the allocator lets them; else each has a place of its own."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         policy = text_of(op, POLICY)
         for program in op.walk():
             if isinstance(program, ProgramOp) and policy == "optimal":
-                _Keeping(program, target_of(op)).run()
+                _Keeping(program, target_of(op), self.closely).run()
             elif isinstance(program, ProgramOp):
                 for each in program.walk():
                     note(each, "only policy optimal keeps tensors in SRAM")
@@ -75,14 +77,17 @@ class _Keeping:
 
     program: ProgramOp
     target: Target
+    closely: bool
     room: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.children = list(self.program.body.block.ops)
         self.number = {op: k for k, child in enumerate(self.children) for op in child.walk()}
-        self.staged = staged_bytes(self.children, self.target.memory("nram").capacity_bytes)
+        nram = self.target.memory("nram").capacity_bytes
+        self.staged = staged_bytes(self.children, nram) if self.closely else staged_beside(self.children, nram)
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
-        self.room = [capacity - used for used in used_bytes(self.children, "sram")]
+        in_use = most_in_use if self.closely else side_by_side
+        self.room = [capacity - used for used in in_use(self.children, "sram")]
 
     def run(self) -> None:
         flows: list[Flow] = []
@@ -120,16 +125,17 @@ class _Keeping:
         if (free := min(self.room[first : last + 1])) < flow.kept_bytes:
             return no_room(flow.kept_bytes, free)
         if flow.part is not None:
-            flow.to = []
+            flow.to = {}
         elif kind == "input":
-            flow.to = [] if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
+            flow.to = {} if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
         else:
             flow.to = distances(flow, clusters) if stores and loads else None
         if flow.to is None:
             return "clusters load parts of it that no one cluster at a fixed distance stores"
-        if flow.to and self.target.cluster.cdma is None:
+        sent = [op for op, to in flow.to.items() if to]
+        if sent and self.target.cluster.cdma is None:
             return "clusters load what others store, and no CDMA is there to send it"
-        return flow if not flow.to or all(map(may_be_sent, stores)) else "its parts cannot be sent in pieces"
+        return flow if all(map(may_be_sent, sent)) else "its parts cannot be sent in pieces"
 
     def life(self, flow: Flow) -> tuple[int, int]:
         """The first and the last child of the program that stores or loads some of the tensor."""
@@ -154,7 +160,7 @@ class _Keeping:
                 view = value_of(op.properties[side])
                 assert isinstance(view, View)
                 op.properties[side] = attribute_of(in_own_part(view))
-            to = (flow.to or ()) if op in flow.stores else ()
+            to = (flow.to or {}).get(op, ())
             new = through_cores(op, self.staged[number], self.target.cluster.cores)
             new += [send(op, by, self.target.chip.clusters) for by in to]
             parent = op.parent
@@ -184,33 +190,20 @@ def note(external: Operation, why: str) -> None:
 
 
 def staged_bytes(children: Sequence[Operation], capacity: int) -> list[int]:
-    """Of each child how many bytes of NRAM a copy in its unit may take, if all copies with DRAM do."""
-    used = used_bytes(children, "nram")
+    """Of each child how many bytes of NRAM a copy in it may take, if all its copies with DRAM do."""
+    copies = [sum(map(is_bulk, child.walk())) for child in children]
+    rooms = zip(most_in_use(children, "nram"), copies, strict=True)
+    return [min(MOST_STAGED_BYTES, (capacity - own) // (2 * max(1, count))) for own, count in rooms]
+
+
+def staged_beside(children: Sequence[Operation], capacity: int) -> list[int]:
+    """The same where all buffers of a unit, and those of all its copies, lie side by side."""
     copies: dict[int, int] = {}
-    units = units_of(children)
+    used, units = side_by_side(children, "nram"), units_of(children)
     for unit, child in zip(units, children, strict=True):
         copies[unit] = copies.get(unit, 0) + sum(map(is_bulk, child.walk()))
     rooms = [(capacity - own) // (2 * max(1, copies[unit])) for own, unit in zip(used, units, strict=True)]
     return [min(MOST_STAGED_BYTES, room) for room in rooms]
-
-
-def used_bytes(children: Sequence[Operation], memory: str) -> list[int]:
-    """Of each child the bytes of a memory that its unit takes at most: all its buffers, and those that live over it."""
-    units = units_of(children)
-    first: dict[AllocOp, int] = {}
-    last: dict[AllocOp, int] = {}
-    for k, child in enumerate(children):
-        for op in child.walk():
-            for operand in op.operands:
-                buffer = operand.owner
-                if isinstance(buffer, AllocOp) and buffer.memory == memory:
-                    first[buffer] = min(first.get(buffer, units[k]), units[k])
-                    last[buffer] = max(last.get(buffer, units[k]), units[k])
-    used = [0] * (max(units, default=0) + 1)
-    for buffer, start in first.items():
-        for unit in range(start, last[buffer] + 1):
-            used[unit] += aligned(buffer.bytes.value.data) * buffer.depth.value.data
-    return [used[unit] for unit in units]
 
 
 def is_bulk(op: Operation) -> bool:
@@ -219,12 +212,3 @@ def is_bulk(op: Operation) -> bool:
         return False
     ends = [end.owner for end in (op.src, op.dst)]
     return any(isinstance(end, ExternalOp) and end.class_.data in MAPS for end in ends)
-
-
-def units_of(children: Sequence[Operation]) -> list[int]:
-    """Between which barriers each child stands: each unit has its own part."""
-    found, unit = [], 0
-    for child in children:
-        unit += isinstance(child, BarrierOp)
-        found.append(unit)
-    return found
