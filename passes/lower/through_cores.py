@@ -40,6 +40,11 @@ class Flow:
     """Bytes of each cluster's own part, where the clusters' parts lie one behind the other and each needs no other."""
 
     @property
+    def copies(self) -> list[CopyOp]:
+        """Those that write, then those that read."""
+        return [*self.stores, *self.loads]
+
+    @property
     def kept_bytes(self) -> int:
         """Of the buffer of each cluster."""
         return aligned(self.part or self.external.bytes.value.data)
@@ -210,16 +215,18 @@ def may_be_sent(op: CopyOp) -> bool:
     return None in op.box.data.limit
 
 
-def send(op: CopyOp, by: int, clusters: int) -> Operation:
-    """What a cluster stores, to the same place in the SRAM of the one `by` further: the box is empty where none is."""
+def send(op: CopyOp, by: int, clusters: int, is_there: bool = False) -> Operation:
+    """What a cluster stores, to the same place in the SRAM of the one `by` further: the box is empty where none is.
+    `is_there`: from where it has been stored, not from where it was."""
     box = op.box.data
     d = box.limit.index(None)
     others = Affine(clusters - by, cluster=-1) if by > 0 else Affine(1 + by, cluster=1)
     limits = replaced(box.limit, d, box.start[d] + others * box.extent[d])
     peer, away = Affine(by, cluster=1), replace(box, limit=limits)
-    copy = Copy(engine="cdma", src_view=op.src_view.data, dst_view=op.dst_view.data, box=away, peer=peer)
+    source, place = (op.dst, op.dst_view) if is_there else (op.src, op.src_view)
+    copy = Copy(engine="cdma", src_view=place.data, dst_view=op.dst_view.data, box=away, peer=peer)
     tags = {name: int(str(value_of(op.properties[name]))) for name in ("stage", "layer", "unit")}
-    return isa.emit(copy, op.src, op.dst, **tags)
+    return isa.emit(copy, source, op.dst, **tags)
 
 
 def distances(flow: Flow, clusters: int) -> dict[CopyOp, list[int]] | None:
