@@ -267,7 +267,7 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    keep = (KeepTensors(choices.closely), ShareLoads(choices.closely)) if choices.keeps_tensors else ()
+    keep = (KeepTensors(choices.closely), ShareLoads()) if choices.keeps_tensors else ()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 

@@ -20,7 +20,7 @@ from frustum.dialects.module import POLICY, TENSOR, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
-from frustum.passes.lower.memory_in_use import most_in_use, side_by_side
+from frustum.passes.lower.memory_in_use import side_by_side
 from frustum.passes.plan.model import KEPT_SRAM_SHARE
 
 BESIDE = "src_view", "dst_view", "box", "multicast", "fill", "expand"
@@ -47,13 +47,11 @@ class ShareLoads(ModulePass):
     """
 
     name = "frustum-lower-share-loads"
-    closely: bool = True
-    """Where a unit's buffers may share their bytes, as the allocator lets them; else each has a place of its own."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for program in [] if text_of(op, POLICY) != "optimal" else op.walk():
             if isinstance(program, ProgramOp):
-                _Sharing(program, target_of(op), self.closely).run()
+                _Sharing(program, target_of(op)).run()
 
 
 @dataclass
@@ -77,7 +75,6 @@ class _Sharing:
 
     program: ProgramOp
     target: Target
-    closely: bool
     room: list[int] = field(default_factory=list)
 
     def run(self) -> None:
@@ -87,8 +84,7 @@ class _Sharing:
         if not groups:
             return
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
-        in_use = most_in_use if self.closely else side_by_side
-        self.room = [capacity - used for used in in_use(self.children, "sram")]
+        self.room = [capacity - used for used in side_by_side(self.children, "sram")]
         for group in sorted(groups, key=lambda group: -len(group)):
             numbers = [self.number[load.copy] for load in group]
             first, last = min(numbers), max(numbers)
