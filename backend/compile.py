@@ -46,6 +46,8 @@ SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
 MEASURED_SHARES = (1.0, 0.9)
 """The same with weights as small as compression is expected to make them, before those with weights as they are."""
+KEEPS = ((True, True), (True, False), (False, True))
+"""Whether tensors between units may stay in SRAM, and closely, in the order tried."""
 JOINED_SHARES = (1.0, 0.9, 0.5, 0.25, 0.125, 0.0)
 """Shares of code and events that joined sections may take, in the order tried; 0: a section for each unit."""
 JOINED_AT_FIRST = (1.3, 1.2)
@@ -239,7 +241,7 @@ def fixed(
         joined[:1] = JOINED_AT_FIRST
     joined = joined if "lowered" in after else [choices.joined]
     ahead = [True, False] if "fixed" in after and choices.ahead else [choices.ahead]
-    keeps = [True, False] if "lowered" in after and choices.keep else [choices.keep]
+    keeps = list(KEEPS) if "lowered" in after and choices.keep else [(choices.keep, choices.closely)]
     first: DoesNotFit | None = None
     cut = stops_to(after, "tiled") if "tiled" in after else []
     planned: dict[tuple[float, bool], ModuleOp] = {}  # in tiles, by the share: what follows plans nothing again
@@ -248,7 +250,7 @@ def fixed(
         try:
             share, raw_sizes = shares[0]
             own = replace(choices, sram=share, raw_sizes=raw_sizes, joined=joined[0])
-            own = replace(own, ahead=ahead[0], keep=keeps[0])
+            own = replace(own, ahead=ahead[0], keep=keeps[0][0], closely=keeps[0][1])
             is_last = len(shares) == len(joined) == len(ahead) == len(keeps) == 1
             if shares[0] not in planned:
                 fresh = module if is_last else module.clone()
@@ -273,9 +275,9 @@ def fixed(
         return attempt
 
 
-def is_easier(error: DoesNotFit, ahead: list[bool], keeps: list[bool], joined: float) -> bool:
+def is_easier(error: DoesNotFit, ahead: list[bool], keeps: list[tuple[bool, bool]], joined: float) -> bool:
     """Whether the next attempt does without something that only spares bytes or time: weights that wait in WRAM, then
-    tensors that stay in SRAM.  Where code does not fit, shorter sections come first."""
+    tensors that stay in SRAM, closely first.  Where code does not fit, shorter sections come first."""
     is_late = error.resource != CODE or joined <= 1
     if len(ahead) > 1 and is_late and error.resource in ("wram", "events", CODE):
         ahead.pop(0)

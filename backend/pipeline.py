@@ -50,6 +50,7 @@ from frustum.passes.graph.composites.expand_normalise import ExpandNormalise
 from frustum.passes.graph.composites.expand_softmax import ExpandSoftmax
 from frustum.passes.graph.composites.find_attention import FindAttention
 from frustum.passes.graph.composites.find_normalise import FindNormalise
+from frustum.passes.graph.composites.order_rows import OrderRows
 from frustum.passes.graph.composites.part_products import PartProducts
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
@@ -151,6 +152,8 @@ class Choices:
     """Whether weights may wait in WRAM for their layer."""
     keep: bool = True
     """Whether tensors between units may stay in SRAM as they lie in DRAM."""
+    closely: bool = True
+    """Whether these count on buffers of a unit sharing their bytes."""
     edits: tuple[Edit, ...] = ()
     """Of the default pipeline, one after the other."""
 
@@ -193,8 +196,8 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "imported": (),
         "typed": (
             *simpler, *types, ExpandNormalise(), ExpandSoftmax(), SplitReductions(), PoolParts(), PoolInSteps(),
-            FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(),
-            ChooseForms(), OwnOutputs(), NoteCarry(choices.carry),
+            OrderRows(), FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(),
+            TurnWeights(), ChooseForms(), OwnOutputs(), NoteCarry(choices.carry),
         ),
         "fused": (
             *measuring_passes(choices),
@@ -266,7 +269,9 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
-    keep = (LoadParts(choices.optimise), StoreParts(), KeepTensors(), ShareLoads()) if choices.keeps_tensors else ()
+    keep: tuple[ModulePass, ...] = ()
+    if choices.keeps_tensors:
+        keep = LoadParts(choices.optimise), StoreParts(), KeepTensors(choices.closely), ShareLoads()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 

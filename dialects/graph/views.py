@@ -18,6 +18,9 @@ CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 """Transpositions of [N, C, H, W] to [N, H, W, C], and back."""
 SLICES_FIRST = (1, 0, 2, 3)
 """Of a volume [C, D, H, W] to its slices [D, C, H, W], and back."""
+BOX_RANK = 6
+BOX = 2 + 3 * BOX_RANK
+"""Numbers that say how a box of elements goes to another place."""
 
 
 @d.operation
@@ -275,6 +278,44 @@ class SpaceToDepthOp(PhasesOp):
         whole, (down, across) = shape_of(self.x), self.factor
         shapes.check_phases(whole, self.shape, self.factor, self.apart)
         shapes.check(whole[2] % down == whole[3] % across == 0, f"the phases of {whole} differ in size: {self.factor}")
+        return self.shape
+
+
+@d.operation
+class RearrangeOp(d.LayerOp):
+    """The same elements in another order: each of the boxes goes to a place of its own, and together they are all.
+
+    A box is `BOX` numbers: the first element of the operand and of the result, then extents, steps in the operand and
+    steps in the result, in elements, of `BOX_RANK` dimensions (1, 0, 0 where there are fewer)."""
+
+    name = "fgraph.rearrange"
+    x: SSAValue = d.operand()
+    boxes: Ints = d.prop(d.INTS)
+    shape: Ints = d.result_shape()
+    assembly_format: ClassVar[str] = "$x `boxes` $boxes attr-dict `:` functional-type(operands, results)"
+
+    @property
+    def parts(self) -> list[tuple[int, int, Ints, Ints, Ints]]:
+        """Of each box the first elements, extents, steps in the operand and steps in the result."""
+        found = []
+        for start in range(0, len(self.boxes), BOX):
+            source, target, *rest = self.boxes[start : start + BOX]
+            extents, steps, made = (tuple(rest[k * BOX_RANK : (k + 1) * BOX_RANK]) for k in range(3))
+            found.append((source, target, extents, steps, made))
+        return found
+
+    def inferred(self) -> Ints:
+        size = math.prod(shape_of(self.x))
+        shapes.check(len(self.boxes) % BOX == 0, f"fgraph.rearrange: boxes of {BOX} numbers, found {len(self.boxes)}")
+        moved = sum(math.prod(extents) for _, _, extents, _, _ in self.parts)
+        shapes.check(
+            moved == size == math.prod(self.shape), f"fgraph.rearrange: {moved} elements go to {self.shape}, of {size}"
+        )
+        for *firsts, extents, steps, made in self.parts:
+            for first, strides in zip(firsts, (steps, made), strict=True):
+                ends = [(e - 1) * s for e, s in zip(extents, strides, strict=True)]
+                low, high = first + sum(min(0, end) for end in ends), first + sum(max(0, end) for end in ends)
+                shapes.check(low >= 0 and high < size, f"fgraph.rearrange: a box from {low} to {high} of {size}")
         return self.shape
 
 

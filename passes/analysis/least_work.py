@@ -32,7 +32,7 @@ ALL, GROUPS = "all", "groups"
 operands one beside the other; some of them; each from all; each from those of its group."""
 MIXES: dict[type[Operation], str] = {
     g.ConcatOp: BESIDE, g.SliceOp: PART, g.PickOp: PART, g.TransposeOp: PART, g.TurnOp: PART, g.PadOp: SAME,
-    g.DepthToSpaceOp: PART, g.SpaceToDepthOp: PART,
+    g.DepthToSpaceOp: PART, g.SpaceToDepthOp: PART, g.RearrangeOp: PART,
 }  # fmt: skip
 
 Facts = dict[str, Any]
@@ -101,7 +101,7 @@ def is_apart(op: Operation) -> bool:
     return all(_is_given(value) for value in op.operands) and _is_left(op.results[0])
 
 
-MOVES = g.ReshapeOp | g.TransposeOp | g.SliceOp | g.TurnOp | g.PickOp | g.PhasesOp
+MOVES = g.ReshapeOp | g.TransposeOp | g.SliceOp | g.TurnOp | g.PickOp | g.PhasesOp | g.RearrangeOp
 
 
 def _is_given(value: SSAValue) -> bool:

@@ -22,12 +22,13 @@ from frustum.passes.analysis.module import element_bytes, value_bytes
 
 SAME_ELEMENTS = (
     g.UnaryOp, g.NormaliseOp, g.SoftmaxOp, g.LrnOp, g.QuantizeOp, g.DequantizeOp, g.ReshapeOp, g.TransposeOp, g.TurnOp,
-    g.VolumeOp, g.ShuffleOp, g.SpaceToDepthOp, g.DepthToSpaceOp, g.SliceOp, g.PickOp,
+    g.VolumeOp, g.ShuffleOp, g.SpaceToDepthOp, g.DepthToSpaceOp, g.SliceOp, g.PickOp, g.RearrangeOp,
 )  # fmt: skip
 """Each element of the result needs one of the first operand that no other element needs as its own."""
 USE_ALL = (
     g.UnaryOp, g.NormaliseOp, g.SoftmaxOp, g.LrnOp, g.QuantizeOp, g.DequantizeOp, g.ReshapeOp, g.TransposeOp, g.TurnOp,
     g.VolumeOp, g.ShuffleOp, g.SpaceToDepthOp, g.MatmulOp, g.BinaryOp, g.ReduceOp, g.ConcatOp,
+    g.RearrangeOp,
 )  # fmt: skip
 """Of which all is needed where all of the result is, beside windows and attention."""
 MOST_ROOTS = 4

@@ -42,7 +42,8 @@ class ChooseForms(ModulePass):
        the last axis as channels.  The larger maps decide; without either, sums along the last axis alone do.
     3. The other axes are all columns, or images and columns, or images, rows and columns: the first that every layer
        can be written in.
-    4. Some images of a tensor are seen as their readers see them, where each axis is a loop of its own.
+    4. Products beside attention see its images, apart from others of their group that would read weights more often.
+    5. Some images of a tensor are seen as their readers see them, where each axis is a loop of its own.
 
     Source: docs/ir-graph.md, "Forms"; docs/techniques/machine.md, "Matrix unit".
     """
@@ -52,7 +53,8 @@ class ChooseForms(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op) if TARGET in op.attributes else None
         for network in [each for each in op.walk() if isinstance(each, g.NetworkOp)]:
-            for group in groups_of(network):
+            groups = [part for group in groups_of(network) for part in parted(group, target)]
+            for group in groups:
                 form = form_for(group, target)
                 if form is None:
                     continue
@@ -171,6 +173,25 @@ def as_it_is(group: Sequence[Flexible]) -> Extents | None:
     sums = [op for op in group if isinstance(op, g.ReduceOp)]
     is_plain = all(len(g.shape_of(value)) == RANK for op in group for value in tensors_of(op))
     return form if sums and is_plain and all(fits(op, form) for op in group) else None
+
+
+def parted(group: list[Flexible], target: Target | None) -> list[list[Flexible]]:
+    """A group, or apart from it the products that make what attention reads, or read what it makes, and what those
+    alone read: where all together read weights more often if each image is by itself, and these do not."""
+    around: set[Operation] = {op for op in group if isinstance(op, g.MatmulOp) and is_beside_attention(op)}
+    if target is None or not around or may_go_by_images(group, target):
+        return [group]
+    for op in reversed(group):
+        if {use.operation for use in op.results[0].uses} <= around:
+            around.add(op)
+    own, rest = ([op for op in group if (op in around) == inside] for inside in (True, False))
+    return [own, rest] if rest and may_go_by_images(own, target) else [group]
+
+
+def is_beside_attention(op: g.MatmulOp) -> bool:
+    """Whether attention made what a product reads, or reads what it makes."""
+    values = {op.a.owner, *(use.operation for use in op.result.uses)}
+    return any(isinstance(each, g.AttentionOp) and not each.is_channels_first for each in values)
 
 
 def may_go_by_images(group: Sequence[Flexible], target: Target) -> bool:

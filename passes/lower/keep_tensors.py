@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from frustum.dialects.extents import aligned
+from frustum.dialects.isa import emit
 from frustum.dialects.isa.instruction import attribute_of, value_of
 from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.program import View
-from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp
+from frustum.dialects.isa.program import Copy, View
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.module import POLICY, TENSOR, WHY_IN_DRAM, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
+from frustum.passes.lower.memory_in_use import most_in_use, side_by_side, units_of
 from frustum.passes.lower.through_cores import (
     Flow,
     brought,
@@ -46,7 +47,7 @@ class KeepTensors(ModulePass):
     1. what a cluster stored goes through its cores' NRAM into its own buffer, and by CDMA to those clusters that read
        some of it;
     2. what it loaded comes through its cores from its own buffer, each core taking a part;
-    3. a move between two such tensors, or from DRAM or to DRAM, is the same;
+    3. a move between two such tensors is the same; one from DRAM or to DRAM is one copy, without a tile between;
     4. an input of the network that is loaded more often than once comes into all clusters at once, and from there;
     5. an output that is read again is also stored.
 
@@ -58,12 +59,14 @@ class KeepTensors(ModulePass):
     """
 
     name = "frustum-lower-keep-tensors"
+    closely: bool = True
+    """Where a unit's buffers may share their bytes, as the allocator lets them; else each has a place of its own."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         policy = text_of(op, POLICY)
         for program in op.walk():
             if isinstance(program, ProgramOp) and policy == "optimal":
-                _Keeping(program, target_of(op)).run()
+                _Keeping(program, target_of(op), self.closely).run()
             elif isinstance(program, ProgramOp):
                 for each in program.walk():
                     note(each, "only policy optimal keeps tensors in SRAM")
@@ -75,14 +78,17 @@ class _Keeping:
 
     program: ProgramOp
     target: Target
+    closely: bool
     room: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.children = list(self.program.body.block.ops)
         self.number = {op: k for k, child in enumerate(self.children) for op in child.walk()}
-        self.staged = staged_bytes(self.children, self.target.memory("nram").capacity_bytes)
+        nram = self.target.memory("nram").capacity_bytes
+        self.staged = staged_bytes(self.children, nram) if self.closely else staged_beside(self.children, nram)
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
-        self.room = [capacity - used for used in used_bytes(self.children, "sram")]
+        in_use = most_in_use if self.closely else side_by_side
+        self.room = [capacity - used for used in in_use(self.children, "sram")]
 
     def run(self) -> None:
         flows: list[Flow] = []
@@ -92,14 +98,14 @@ class _Keeping:
                 flows.append(found)
             elif found is not None:
                 note(external, found)
-        for flow in sorted(flows, key=lambda flow: -flow.saved_bytes / flow.external.bytes.value.data):
-            first, last = self.life(flow)
-            size = flow.kept_bytes
-            if (free := min(self.room[first : last + 1])) < size:
-                note(flow.external, no_room(size, free))
-            else:
+        for external in [flow.external for flow in sorted(flows, key=worth, reverse=True)]:
+            flow = self.flow(external)  # what copies it may have another tensor in SRAM now
+            if isinstance(flow, Flow):
+                first, last = self.life(flow)
                 self.keep(flow, first)
-                self.room[first : last + 1] = [room - size for room in self.room[first : last + 1]]
+                self.room[first : last + 1] = [room - flow.kept_bytes for room in self.room[first : last + 1]]
+            elif flow is not None:
+                note(external, flow)
 
     def flow(self, external: ExternalOp) -> Flow | str | None:
         """How a tensor is written and read, if it may stay in SRAM; else why not, of one between units."""
@@ -110,7 +116,8 @@ class _Keeping:
         copies = [op for op in users if isinstance(op, CopyOp) and may_be_staged(op)]
         if not copies or len(copies) < len(users):
             return "some copies of it fill borders, spread channels or take too many loops to go through cores"
-        if (staged := min(self.staged[self.number[op]] for op in copies)) < LEAST_STAGED_BYTES:
+        rooms = [self.staged[self.number[op]] for op in copies if kind == "output" or moved_at_once(op) is None]
+        if (staged := min(rooms, default=LEAST_STAGED_BYTES)) < LEAST_STAGED_BYTES:
             return f"a copy through cores needs {LEAST_STAGED_BYTES} bytes of NRAM, {staged} are free"
         stores = [op for op in copies if op.dst is external.buffer]
         loads = [op for op in copies if op.src is external.buffer]
@@ -120,16 +127,17 @@ class _Keeping:
         if (free := min(self.room[first : last + 1])) < flow.kept_bytes:
             return no_room(flow.kept_bytes, free)
         if flow.part is not None:
-            flow.to = []
+            flow.to = {}
         elif kind == "input":
-            flow.to = [] if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
+            flow.to = {} if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
         else:
             flow.to = distances(flow, clusters) if stores and loads else None
         if flow.to is None:
             return "clusters load parts of it that no one cluster at a fixed distance stores"
-        if flow.to and self.target.cluster.cdma is None:
+        sent = [op for op, to in flow.to.items() if to]
+        if sent and self.target.cluster.cdma is None:
             return "clusters load what others store, and no CDMA is there to send it"
-        return flow if not flow.to or all(map(may_be_sent, stores)) else "its parts cannot be sent in pieces"
+        return flow if all(map(may_be_sent, sent)) else "its parts cannot be sent in pieces"
 
     def life(self, flow: Flow) -> tuple[int, int]:
         """The first and the last child of the program that stores or loads some of the tensor."""
@@ -146,7 +154,7 @@ class _Keeping:
         if not flow.stores:
             whole = brought(flow, kept, self.target.chip.clusters)
             self.program.body.block.insert_op_before(whole, self.children[first])
-        for op in (*flow.stores, *flow.loads):
+        for op in flow.copies:
             number = self.number[op]
             stay = op.clone() if is_output and op in flow.stores else None
             if flow.part is not None:
@@ -154,22 +162,77 @@ class _Keeping:
                 view = value_of(op.properties[side])
                 assert isinstance(view, View)
                 op.properties[side] = attribute_of(in_own_part(view))
-            to = (flow.to or ()) if op in flow.stores else ()
-            new = through_cores(op, self.staged[number], self.target.cluster.cores)
-            new += [send(op, by, self.target.chip.clusters) for by in to]
-            parent = op.parent
-            assert parent is not None
+            pair = None if is_output else moved_at_once(op)
+            new: list[Operation] = []
+            old: list[Operation] = [op]
+            if pair is None:
+                new += through_cores(op, self.staged[number], self.target.cluster.cores)
+            else:
+                new, old = [at_once(*pair)], [pair[1], pair[0], tile_of(pair[0])]
+            clusters, is_there = self.target.chip.clusters, pair is not None
+            new += [send(op, by, clusters, is_there) for by in (flow.to or {}).get(op, ())]
             if stay is not None:  # what the network gives goes to DRAM too
                 stay.operands[stay.operands.index(kept.buffer)] = flow.external.buffer
                 new.append(stay)
-            parent.insert_ops_before(new, op)
-            if op is self.children[number]:
-                self.children[number] = new[0]
-            op.detach()
-            op.erase()
+            self.put(new, old, number)
         if flow.stores and not is_output:
             flow.external.detach()
             flow.external.erase()
+
+    def put(self, new: Sequence[Operation], old: Sequence[Operation], number: int) -> None:
+        """Operations in the place of others, in a child of the program."""
+        parent = old[0].parent
+        assert parent is not None
+        parent.insert_ops_before(list(new), old[0])
+        self.number |= {inner: number for op in new for inner in op.walk()}
+        for op in old:
+            own = self.number[op]
+            if op is self.children[own]:
+                self.children[own] = new[0]
+            op.detach()
+            op.erase()
+
+
+def worth(flow: Flow) -> float:
+    """How often the tensor's bytes move."""
+    return flow.saved_bytes / flow.external.bytes.value.data
+
+
+def moved_at_once(op: CopyOp) -> tuple[CopyOp, CopyOp] | None:
+    """The two copies that take a tile from one tensor to another by way of a buffer, one of which this is: where one
+    tensor is in SRAM one copy can.  None where that buffer is read or written by others too."""
+    tile = op.src if isinstance(op.dst.owner, ExternalOp) or stays(op.dst) else op.dst
+    users = [use.operation for use in tile.uses if isinstance(use.operation, CopyOp)]
+    reads = [user for user in users if user.dst is tile]
+    writes = [user for user in users if user.src is tile]
+    is_alone = (len(reads), len(writes), len(list(tile.uses))) == (1, 1, 2)
+    if not isinstance(tile.owner, AllocOp) or stays(tile) or not is_alone:
+        return None
+    read, write = reads[0], writes[0]
+    is_plain = all(may_be_staged(each) and each.parent is tile.owner.parent for each in (read, write))
+    is_plain &= read.box.data == write.box.data and read.dst_view.data == write.src_view.data
+    return (read, write) if is_plain else None
+
+
+def stays(buffer: SSAValue) -> bool:
+    """Whether it holds a tensor that stays in SRAM."""
+    return isinstance(buffer.owner, AllocOp) and TENSOR in buffer.owner.attributes
+
+
+def tile_of(read: CopyOp) -> Operation:
+    """The buffer into which a tile is read."""
+    assert isinstance(read.dst.owner, Operation)
+    return read.dst.owner
+
+
+def at_once(read: CopyOp, write: CopyOp) -> CopyOp:
+    """One copy instead of two."""
+    views, box = (read.src_view.data, write.dst_view.data), read.box.data
+    copy = Copy(engine="gdma", src_view=views[0], dst_view=views[1], box=box, multicast=read.multicast is not None)
+    tags = {name: int(str(value_of(read.properties[name]))) for name in ("stage", "layer", "unit")}
+    made = emit(copy, read.src, write.dst, **tags)
+    assert isinstance(made, CopyOp)
+    return made
 
 
 def no_room(size: int, free: int) -> str:
@@ -184,33 +247,20 @@ def note(external: Operation, why: str) -> None:
 
 
 def staged_bytes(children: Sequence[Operation], capacity: int) -> list[int]:
-    """Of each child how many bytes of NRAM a copy in its unit may take, if all copies with DRAM do."""
-    used = used_bytes(children, "nram")
+    """Of each child how many bytes of NRAM a copy in it may take, if all its copies with DRAM do."""
+    copies = [sum(map(is_bulk, child.walk())) for child in children]
+    rooms = zip(most_in_use(children, "nram"), copies, strict=True)
+    return [min(MOST_STAGED_BYTES, (capacity - own) // (2 * max(1, count))) for own, count in rooms]
+
+
+def staged_beside(children: Sequence[Operation], capacity: int) -> list[int]:
+    """The same where all buffers of a unit, and those of all its copies, lie side by side."""
     copies: dict[int, int] = {}
-    units = units_of(children)
+    used, units = side_by_side(children, "nram"), units_of(children)
     for unit, child in zip(units, children, strict=True):
         copies[unit] = copies.get(unit, 0) + sum(map(is_bulk, child.walk()))
     rooms = [(capacity - own) // (2 * max(1, copies[unit])) for own, unit in zip(used, units, strict=True)]
     return [min(MOST_STAGED_BYTES, room) for room in rooms]
-
-
-def used_bytes(children: Sequence[Operation], memory: str) -> list[int]:
-    """Of each child the bytes of a memory that its unit takes at most: all its buffers, and those that live over it."""
-    units = units_of(children)
-    first: dict[AllocOp, int] = {}
-    last: dict[AllocOp, int] = {}
-    for k, child in enumerate(children):
-        for op in child.walk():
-            for operand in op.operands:
-                buffer = operand.owner
-                if isinstance(buffer, AllocOp) and buffer.memory == memory:
-                    first[buffer] = min(first.get(buffer, units[k]), units[k])
-                    last[buffer] = max(last.get(buffer, units[k]), units[k])
-    used = [0] * (max(units, default=0) + 1)
-    for buffer, start in first.items():
-        for unit in range(start, last[buffer] + 1):
-            used[unit] += aligned(buffer.bytes.value.data) * buffer.depth.value.data
-    return [used[unit] for unit in units]
 
 
 def has_room(program: ProgramOp, tensor: ExternalOp, target: Target) -> bool:
@@ -218,7 +268,7 @@ def has_room(program: ProgramOp, tensor: ExternalOp, target: Target) -> bool:
     children = list(program.body.block.ops)
     users = {use.operation for use in tensor.buffer.uses}
     own = [k for k, child in enumerate(children) if any(op in users for op in child.walk())]
-    used = used_bytes(children, "sram")[own[0] : own[-1] + 1]
+    used = most_in_use(children, "sram")[own[0] : own[-1] + 1]
     return int(target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE) - max(used) >= tensor.bytes.value.data
 
 
@@ -228,12 +278,3 @@ def is_bulk(op: Operation) -> bool:
         return False
     ends = [end.owner for end in (op.src, op.dst)]
     return any(isinstance(end, ExternalOp) and end.class_.data in MAPS for end in ends)
-
-
-def units_of(children: Sequence[Operation]) -> list[int]:
-    """Between which barriers each child stands: each unit has its own part."""
-    found, unit = [], 0
-    for child in children:
-        unit += isinstance(child, BarrierOp)
-        found.append(unit)
-    return found

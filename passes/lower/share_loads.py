@@ -20,7 +20,7 @@ from frustum.dialects.module import POLICY, TENSOR, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
-from frustum.passes.lower.keep_tensors import used_bytes
+from frustum.passes.lower.memory_in_use import side_by_side
 from frustum.passes.lower.moves import is_each_once, is_plain
 from frustum.passes.plan.model import KEPT_SRAM_SHARE
 
@@ -142,7 +142,7 @@ class _Sharing:
         if not groups:
             return
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
-        self.room = [capacity - used for used in used_bytes(self.children, "sram")]
+        self.room = [capacity - used for used in side_by_side(self.children, "sram")]
         for group in sorted(groups, key=lambda group: -len(group.loads)):
             numbers = [self.number[load.copy] for load in group.loads]
             first, last = min(numbers), max(numbers)

@@ -6,7 +6,7 @@ Source: docs/techniques/machine.md, "Transfers".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -29,14 +29,20 @@ INNERMOST = 0.1
 
 @dataclass
 class Flow:
-    """The copies that write a tensor, and those that read it; `to`: how many clusters further each part is needed."""
+    """The copies that write a tensor, and those that read it; `to`: of each that writes how many clusters further what
+    it stores is needed."""
 
     external: ExternalOp
     stores: Sequence[CopyOp]
     loads: Sequence[CopyOp]
-    to: Sequence[int] | None = None
+    to: Mapping[CopyOp, Sequence[int]] | None = None
     part: int | None = None
     """Bytes of each cluster's own part, where the clusters' parts lie one behind the other and each needs no other."""
+
+    @property
+    def copies(self) -> list[CopyOp]:
+        """Those that write, then those that read."""
+        return [*self.stores, *self.loads]
 
     @property
     def kept_bytes(self) -> int:
@@ -209,42 +215,47 @@ def may_be_sent(op: CopyOp) -> bool:
     return None in op.box.data.limit
 
 
-def send(op: CopyOp, by: int, clusters: int) -> Operation:
-    """What a cluster stores, to the same place in the SRAM of the one `by` further: the box is empty where none is."""
+def send(op: CopyOp, by: int, clusters: int, is_there: bool = False) -> Operation:
+    """What a cluster stores, to the same place in the SRAM of the one `by` further: the box is empty where none is.
+    `is_there`: from where it has been stored, not from where it was."""
     box = op.box.data
     d = box.limit.index(None)
     others = Affine(clusters - by, cluster=-1) if by > 0 else Affine(1 + by, cluster=1)
     limits = replaced(box.limit, d, box.start[d] + others * box.extent[d])
     peer, away = Affine(by, cluster=1), replace(box, limit=limits)
-    copy = Copy(engine="cdma", src_view=op.src_view.data, dst_view=op.dst_view.data, box=away, peer=peer)
+    source, place = (op.dst, op.dst_view) if is_there else (op.src, op.src_view)
+    copy = Copy(engine="cdma", src_view=place.data, dst_view=op.dst_view.data, box=away, peer=peer)
     tags = {name: int(str(value_of(op.properties[name]))) for name in ("stage", "layer", "unit")}
-    return isa.emit(copy, op.src, op.dst, **tags)
+    return isa.emit(copy, source, op.dst, **tags)
 
 
-def distances(flow: Flow, clusters: int) -> list[int] | None:
-    """How many clusters further something that a cluster stores is loaded; None where several clusters, but not all,
-    store an element, or a cluster loads what none stores."""
+def distances(flow: Flow, clusters: int) -> dict[CopyOp, list[int]] | None:
+    """Of each copy that stores how many clusters further something of it is loaded; None where several clusters, but
+    not all, store an element, or a cluster loads what none stores."""
     if clusters == 1:
-        return []
+        return {}
     size = flow.external.bytes.value.data // ELEMENT_BYTES[flow.loads[0].src_view.data.element]
-    by = np.zeros((clusters, size), np.bool_)
-    for op in flow.stores:
-        for cluster in range(clusters):
-            for places in places_of(op, op.dst_view.data, cluster):
-                by[cluster, places] = True
+    stored = {op: marked(op, op.dst_view.data, clusters, size) for op in flow.stores}
+    by = np.any(list(stored.values()), axis=0)
     times = by.sum(axis=0)
     if ((times > 1) & (times < clusters)).any():
         return None
     owner = np.where(times > 0, by.argmax(axis=0), -1)
-    found: set[int] = set()
-    for op in flow.loads:
-        for cluster in range(clusters):
-            for places in places_of(op, op.src_view.data, cluster):
-                missing = places[~by[cluster, places]]
-                found |= set(np.unique(cluster - owner[missing]).tolist())
-                if (times[missing] == 0).any():
-                    return None
-    return sorted(found)
+    missing = np.any([marked(op, op.src_view.data, clusters, size) for op in flow.loads], axis=0) & ~by
+    if (times[missing.any(axis=0)] == 0).any():
+        return None
+    away = np.where(missing, np.arange(clusters)[:, np.newaxis] - owner, 0)
+    found = {op: np.unique(away[:, own.any(axis=0)]).tolist() for op, own in stored.items()}
+    return {op: [by for by in sorted(each) if by] for op, each in found.items()}
+
+
+def marked(op: CopyOp, view: View, clusters: int, size: int) -> NDArray[np.bool_]:
+    """Of each cluster which of so many elements of a tensor a copy moves."""
+    found = np.zeros((clusters, size), np.bool_)
+    for cluster in range(clusters):
+        for places in places_of(op, view, cluster):
+            found[cluster, places] = True
+    return found
 
 
 def places_of(op: CopyOp, view: View, cluster: int) -> Iterator[NDArray[np.int64]]:

@@ -230,7 +230,7 @@ MOST_BANNED = 4
 KEPT_SRAM_SHARE = 0.9
 # Of NRAM, what units are planned with that are cut smaller so that a tensor may stay beside them: what goes from SRAM
 # to SRAM needs some.  A block of Swin on `edge` moves 1.80 times what is compulsory so, 2.37 with all of NRAM, 3.58
-# where no unit is cut smaller.
+# where no unit is cut smaller (figures here from before its rows took the windows' order: 1.00 since).
 ROOM_NRAM_SHARE = 0.75
 # Moves between tensors take one part of so many of SRAM, so that tensors may stay beside them: 1.80 there, 1.86 with 1.
 MOVES_SRAM = 8

@@ -102,13 +102,16 @@ def rounded(extent: float, least: int) -> int:
     return max(least, int(extent) // least * least)
 
 
-def plan_move(dims: Extents, element_bytes: int, clusters: int, sram_bytes: int) -> Partition | None:
-    """Tiles of a copy through SRAM (concatenation, slice, transpose ...): the slowest dimension that is large enough is
-    dealt to the clusters, then the slowest dimensions are halved until `COPIES` tiles fit; None where not even one
-    element does."""
+def plan_move(
+    dims: Extents, element_bytes: int, clusters: int, sram_bytes: int, dealt: int | None = None
+) -> Partition | None:
+    """Tiles of a copy through SRAM (concatenation, slice, transpose ...): the slowest dimension that is large enough,
+    or the one that is asked for, is dealt to the clusters, then the slowest dimensions are halved until `COPIES` tiles
+    fit; None where not even one element does."""
     large = [d for d in range(len(dims)) if dims[d] >= clusters]
     first = large[0] if large else max(range(len(dims)), key=lambda d: dims[d])
-    dealt = next((d for d in large if dims[d] > 1), first)
+    if dealt is None:
+        dealt = next((d for d in large if dims[d] > 1), first)
     tile = replaced(dims, dealt, ceil_div(dims[dealt], clusters))
     while COPIES * aligned(math.prod(tile) * element_bytes) > sram_bytes:
         d = next((d for d, extent in enumerate(tile) if extent > 1), None)

@@ -9,7 +9,7 @@ the places of its operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -28,6 +28,7 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.foreign import is_read_by_others
 from frustum.passes.analysis.layer import RANK, dense, is_move, moves_of
+from frustum.passes.analysis.layer.nest import Move
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.analysis.roll import COLUMNS, bands_of
 from frustum.passes.analysis.unit_layers import unit_layers
@@ -104,8 +105,12 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
     lowered = empty(unit, (1, 1, 1, 1), 0, 1, t.TILE_LOOPS)
     inside = Inside(unit, lowered)
     size, room = element_bytes(op.results[0]), target.cluster.sram.capacity_bytes // MOVES_SRAM
-    for move in moves_of(op) or ():
-        partition = plan_move(move.dims, size, target.chip.clusters, room)
+    moves = moves_of(op) or []
+    share = shared_step(moves, size, target.chip.clusters, room) if isinstance(op, g.RearrangeOp) else 0
+    for move in moves:
+        steps = move.target.strides
+        dealt = steps.index(share) if share in steps and move.dims[steps.index(share)] > 1 else None
+        partition = plan_move(move.dims, size, target.chip.clusters, room, dealt)
         if partition is None:
             raise DoesNotFit("one element", unit.unit_name.data, size, room)
         moved = t.MoveOp(
@@ -116,6 +121,14 @@ def lower_moves(unit: UnitOp, op: Operation, target: Target) -> t.UnitOp:
         inside.block.add_op(moved)
     inside.block.add_op(t.YieldOp())
     return lowered
+
+
+def shared_step(moves: Sequence[Move], size: int, clusters: int, room: int) -> int:
+    """How far apart in the result what clusters move lies, of the largest of several copies: the others are dealt so
+    too, that each cluster makes its own part of the result."""
+    largest = max(moves, key=lambda move: math.prod(move.dims))
+    partition = plan_move(largest.dims, size, clusters, room)
+    return 0 if partition is None else largest.target.strides[partition.clusters]
 
 
 def lower_bands(unit: UnitOp, target: Target) -> g.ConcatOp:

@@ -24,6 +24,7 @@ from frustum.runtime.kernels.maps import (
     output_size,
     pad,
     padded,
+    rearrange,
     reduce,
     resize,
     shuffle,
@@ -39,6 +40,6 @@ __all__ = [
     "BFLOAT16", "BINARY", "UNARY", "Array", "ResizedAxis", "attention", "average_pool", "binary", "border",
     "border_places", "conv",
     "depth_to_space", "erf", "integer", "interleave", "lrn", "matmul", "max_pool", "narrow", "normalise", "output_size",
-    "pad", "padded", "reduce", "resize", "shuffle", "slice_elements", "softmax", "space_to_depth", "stack",
+    "pad", "padded", "rearrange", "reduce", "resize", "shuffle", "slice_elements", "softmax", "space_to_depth", "stack",
     "unary", "widen", "windows",
 ]

@@ -124,6 +124,19 @@ def slice_elements(x: Array, starts: Extents, steps: Extents, sizes: Extents) ->
     return x[tuple(index)]
 
 
+def rearrange(x: Array, boxes: Sequence[tuple[int, int, Extents, Extents, Extents]], shape: Extents) -> Array:
+    """The elements of x under a shape, each box in another place: of each the first element of x and of the result,
+    extents, steps in x and in the result, in elements."""
+    flat, result = np.ascontiguousarray(x).reshape(-1), np.empty(x.size, x.dtype)
+    for source, target, extents, steps, made in boxes:
+        here, there = np.array(source), np.array(target)
+        for extent, step, own in zip(extents, steps, made, strict=True):
+            here = np.add.outer(here, np.arange(extent) * step)
+            there = np.add.outer(there, np.arange(extent) * own)
+        result[there] = flat[here]
+    return result.reshape(shape)
+
+
 def shuffle(x: Array, groups: int) -> Array:
     """Channels of groups dealt in turn."""
     n, channels, *plane = x.shape

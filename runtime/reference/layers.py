@@ -456,6 +456,7 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.PadOp: lambda op, x: kernels.pad(x, op.low, op.high, op.value),
     graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
     graph.TransposeOp: lambda op, x: x.transpose(op.perm),
+    graph.RearrangeOp: lambda op, x: kernels.rearrange(x, op.parts, _result_shape(op)),
     graph.ShuffleOp: lambda op, x: kernels.shuffle(x, op.groups),
     graph.StackOp: stacked,
     graph.BorderOp: lambda op, x: kernels.border(x, op.low, op.high, op.mode),

@@ -261,3 +261,14 @@ def interleave(op: g.InterleaveOp) -> list[Move]:
         for i, x in enumerate(op.parts)
         if math.prod(g.shape_of(x))
     ]
+
+
+@copies(g.RearrangeOp)
+def rearrange(op: g.RearrangeOp) -> list[Move]:
+    result = []
+    for first, start, extents, steps, made in op.parts:
+        for move in nest(*collapse(extents, steps, made)):
+            source = replace(move.source, offset=move.source.offset + first)
+            target = replace(move.target, offset=move.target.offset + start)
+            result.append(replace(move, source=source, target=target))
+    return result

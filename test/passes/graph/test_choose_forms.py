@@ -10,7 +10,7 @@ from agreement import check_agreement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net
-from stops import modules_at_stops, run_module
+from stops import aimed, modules_at_stops, run_module
 from xdsl.context import Context
 
 from frustum.backend.pipeline import Choices
@@ -131,6 +131,21 @@ def test_elements_normalised_one_by_one_need_a_loop_that_is_free():
     z = net.layer(g.NormaliseOp(x, net.weight(2, 1, 1, 4, 1), net.weight(2, 1, 1, 1, 5), axes=(2,), epsilon=1e-2))
     with pytest.raises(Unsupported, match="each element is normalised by itself in four loops of"):
         layer_of(z.owner)
+
+
+def test_products_beside_attention_have_its_images_though_an_mlp_behind_has_not():
+    """On `edge` an MLP of four images would read its weights once for each; what attention reads does not."""
+    net = Net()
+    x = net.input(4, 49, 256)
+    q, k, v = (net.layer(g.MatmulOp(x, net.weight(256, 256))) for _ in range(3))
+    y = net.layer(g.AttentionOp(q, k, v, heads=(8, 8), sizes=(32, 32), scale=0.2, is_merged=True))
+    total = net.binary("add", net.layer(g.MatmulOp(y, net.weight(256, 256))), x)
+    hidden = net.layer(g.MatmulOp(total, net.weight(256, 1024)))
+    module, _ = net.module(net.binary("add", net.layer(g.MatmulOp(hidden, net.weight(1024, 256))), total))
+    module = aimed(module, "edge")
+    ChooseForms().apply(Context(), module)
+    forms = [chosen_form(op) for op in module.walk() if isinstance(op, g.MatmulOp)]
+    assert forms == [(0, 3, 1)] * 4 + [None] * 2
 
 
 def test_images_are_picked_in_the_form_of_their_readers():

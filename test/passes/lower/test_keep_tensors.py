@@ -7,12 +7,18 @@ import pytest
 from agreement import check_agreement
 from networks import Net
 from stops import modules_at_stops, run_module
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin
+from xdsl.parser import Parser
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
+from frustum.dialects.isa import FIsa
+from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine, Box, Span, View
-from frustum.dialects.isa.sync import AllocOp, ExternalOp
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.module import TENSOR
+from frustum.passes.lower.memory_in_use import most_in_use, side_by_side
 from frustum.passes.lower.through_cores import dense, pieces_of
 
 
@@ -147,3 +153,55 @@ def test_an_output_that_is_read_again_is_stored_and_stays(target, heads):
     outputs = [op for op in modules["fixed"].walk() if isinstance(op, ExternalOp) and op.class_.data == "output"]
     uses = [use.operation for op in outputs for use in op.buffer.uses]
     assert all(use.dst.owner in outputs for use in uses), "outputs are written, and not read again"
+
+
+def programs(text):
+    """The children of a program in the text of the instruction level."""
+    context = Context()
+    for dialect in (Builtin, FIsa):
+        context.load_dialect(dialect)
+    module = Parser(context, f"builtin.module {{ fisa.program @p {{ {text} }} }}").parse_module()
+    return next(list(op.body.block.ops) for op in module.walk() if isinstance(op, ProgramOp))
+
+
+def copied(source, target, stage=0):
+    """A copy within SRAM and NRAM of 64 bytes."""
+    view = "<f16, 0, [0, 0, 0, 2]>"
+    box = "box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 32 in 32>"
+    kinds = " -> ".join(f"!fisa.buffer<{'sram' if name.startswith('%s') else 'nram'}>" for name in (source, target))
+    return f"fisa.copy mvdma {source} {view} -> {target} {view} {box} stage {stage} : {kinds}\n"
+
+
+def test_bytes_in_use_are_those_of_buffers_that_live_together():
+    """Three buffers one behind the other, of which two are in use at a time; in a loop with two stages both stages'."""
+    buffers = "".join(f"%n{k} = fisa.alloc bytes 64 : !fisa.buffer<nram>\n" for k in range(3))
+    source = "%s = fisa.alloc bytes 64 : !fisa.buffer<sram>\n"
+    uses = [copied("%s", f"%n{k}") + copied(f"%n{k}", "%s") for k in range(3)]
+    children = programs(source + buffers + "".join(uses))
+    assert max(most_in_use(children, "nram")) == 64
+    assert max(side_by_side(children, "nram")) == 3 * 64
+    staged = copied("%s", "%n0") + copied("%n0", "%s") + copied("%s", "%n1", 1) + copied("%n1", "%s", 1)
+    staged += copied("%s", "%n2", 1) + copied("%n2", "%s", 1)
+    children = programs(source + f"fisa.repeat 4 {{ {buffers} {staged} }}")
+    assert max(most_in_use(children, "nram")) == 2 * 64
+    twice = buffers.replace("bytes 64 :", "bytes 64 depth 2 :")
+    assert max(most_in_use(programs(source + f"fisa.repeat 4 {{ {twice} {staged} }}"), "nram")) == 3 * 128
+
+
+def test_each_part_is_sent_where_it_is_needed_alone():
+    """Windows of a map rolled along its rows: most of them are made where they are needed, and go nowhere."""
+    net = Net()
+    x = rolled(net, net.unary("tanh", net.input(1, 32, 4, 16)), 2, 1)
+    apart = net.layer(graph.TransposeOp(net.layer(graph.ReshapeOp(x, (1, 8, 4, 4, 16))), (0, 1, 3, 2, 4)))
+    module, inputs = net.module(net.layer(graph.SoftmaxOp(net.layer(graph.ReshapeOp(apart, (8, 16, 16))), 1)))
+    modules = modules_at_stops(module, "default", Choices(dtype="f32", policy="optimal"))
+    found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(found, "f32")
+    kept = [op for op in modules["lowered"].walk() if isinstance(op, AllocOp) and TENSOR in op.attributes]
+    assert kept
+    ways = {}
+    for op in modules["lowered"].walk():
+        if isinstance(op, CopyOp) and op.engine.data == "cdma" and op.dst.owner in kept:
+            ways.setdefault(op.src, set()).add(op.peer.data)
+    assert ways
+    assert min(map(len, ways.values())) < len(set.union(*ways.values()))

@@ -9,7 +9,7 @@ from networks import Net
 from stops import target
 
 from frustum.passes.analysis.project import layers_of
-from frustum.passes.plan.tile_search import exhaust, find_tile, fixed, shrinking
+from frustum.passes.plan.tile_search import exhaust, find_tile, fixed, plan_move, shrinking
 from frustum.passes.plan.unit import Budget, plan_unit
 from frustum.runtime.reference.graph import network_of
 
@@ -96,3 +96,10 @@ def test_a_search_grows_the_number_of_images():
         maps: plan_unit(layers_of(ops), machine, Budget(2**19, maps=maps, search="small-to-large")) for maps in (1, 4)
     }
     assert [plans[maps].partition.tile[0] for maps in (1, 4)] == [1, 4]
+
+
+def test_a_move_deals_the_dimension_that_it_is_asked_for():
+    """The slowest one that gives each cluster something, or the one in which other copies of the move are dealt."""
+    assert plan_move((3, 7, 4, 96), 2, 4, 1 << 20).clusters == 1
+    asked = plan_move((3, 7, 4, 96), 2, 4, 1 << 20, dealt=0)
+    assert (asked.clusters, asked.tile) == (0, (1, 7, 4, 96))

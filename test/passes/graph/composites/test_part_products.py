@@ -55,3 +55,32 @@ def test_what_is_made_head_by_head_is_parted_however_large():
     net, _, y = network(rows=3000)
     module, _ = net.module(y)
     assert parted(module, "edge")[1] == [12, 6, 4]
+
+
+@pytest.mark.parametrize("is_of_rows", [True, False])
+def test_a_convolution_of_positions_is_parted(is_of_rows):
+    """Channels first, as planes or behind a reshape to rows."""
+    net = Net()
+    packed = net.conv(net.input(2, 8, 3, 4), 24, 1)
+    seen = net.layer(g.ReshapeOp(packed, (2, 24, 12))) if is_of_rows else packed
+    sizes = {"heads": (2, 1), "sizes": (6, 4), "firsts": (2, 14, 20)}
+    module, inputs = net.module(net.layer(g.AttentionOp(seen, seen, seen, scale=0.4, is_channels_first=True, **sizes)))
+    made = aimed(module, "default")
+    PartProducts().apply(Context(), made)
+    made.verify()
+    assert [g.shape_of(op.result)[1] for op in made.walk() if isinstance(op, g.ConvOp)] == [12, 6, 4]
+    (wanted,), (got,) = (run_module(each, inputs).values() for each in (module, made))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_windows_and_what_others_read_stay_whole(kernel):
+    net = Net()
+    packed = net.conv(net.input(1, 8, 3, 4), 24, kernel)
+    seen = net.layer(g.ReshapeOp(packed, (1, 24, 12)))
+    sizes = {"heads": (2, 2), "sizes": (4, 4), "firsts": (0, 8, 16)}
+    y = net.layer(g.AttentionOp(seen, seen, seen, scale=0.4, is_channels_first=True, **sizes))
+    outputs = (y, net.unary("relu", packed)) if kernel == 1 else (y,)
+    made = aimed(net.module(*outputs)[0], "default")
+    PartProducts().apply(Context(), made)
+    assert [g.shape_of(op.result)[1] for op in made.walk() if isinstance(op, g.ConvOp)] == [24]
