@@ -242,6 +242,9 @@ class ReduceLayer(VectorLayer, instruction=p.Reduce):
         return self.axes
 
 
+LARGEST_F16 = 65504.0
+
+
 @dataclass(frozen=True)
 class AttentionLayer(LayerKind, name="attention"):
     """Attention of rows of queries to all `keys`; channels of the result are heads of `value_size`, of which `share`
@@ -256,7 +259,8 @@ class AttentionLayer(LayerKind, name="attention"):
     results lie in SRAM in f32 (`is_wide`), or in the element type.
 
     Scores and their maxima are f32 (`has_wide_scores`), or of the element type, as what the values are multiplied with
-    always is."""
+    always is.  Of integers (`scales`) they are numbers of 16 bits, where no score is beyond these, or of 32: the matrix
+    unit converts its sums on their way out."""
 
     keys: int
     share: int
@@ -270,6 +274,20 @@ class AttentionLayer(LayerKind, name="attention"):
     is_wide: bool = False
     widths: Extents | None = None
     has_wide_scores: bool = False
+    scales: Scaling = None
+
+    @property
+    def score_scale(self) -> float:
+        """What products of queries and keys are multiplied with."""
+        return self.scale if self.scales is None else self.scale * self.scales[0].scale * self.scales[1].scale
+
+    def score_element(self, element: p.Element) -> p.Element:
+        """Of scores, where queries are of this type."""
+        if self.scales is None:
+            return "f32" if self.has_wide_scores else element
+        most = 1 << 8 * p.ELEMENT_BYTES[element] - 1
+        reach = self.size * (most + abs(self.scales[0].zero)) * most * abs(self.score_scale)
+        return "f16" if reach <= LARGEST_F16 else "f32"
 
     @property
     def is_batched(self) -> bool:
