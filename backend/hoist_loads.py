@@ -43,8 +43,8 @@ class HoistLoads(ModulePass):
     moves to the start of its own unit if it can.  A few loads move over a barrier.  Buffers keep their addresses.
 
     A load that takes long could keep others waiting that are needed before it, or leave the engine idle before a
-    barrier: it stands at that of these places, of the starts of the units between, and of the ends of the sections
-    before, at which the program takes the fewest cycles by the cost model.
+    barrier: it stands at that of these places, of the starts of the units between, of the ends of the sections
+    before, and in front of its first use, at which the program takes the fewest cycles by the cost model.
     """
 
     name = "frustum-hoist-loads"
@@ -113,17 +113,31 @@ class _Program:
         return LoadTimes(read_code(self.program), self.target, self.children)
 
     def best_place(self, number: int, first: int | None, others: Sequence[int], behind: int) -> int | None:
-        """The place with which the program takes the fewest cycles: the `first` one, others that are not before
-        `behind`, ends of sections; None: where the load is."""
-        found = first
-        least = self.times.total if first is None else self.times.with_moved(number, first)
-        for place in (*others, *self.crossed, number):
-            if behind <= place <= number and place != first and place not in self.moved:
-                is_own = place == number
-                cycles = self.times.total if is_own else self.times.with_moved(number, place)
+        """The place with which the program takes the fewest cycles: the `first` one, others and ends of sections that
+        are not before `behind`, in front of the first child that uses what is loaded; None: where the load is."""
+        own = self.times.total
+        found, least = (None, own) if first is None else (first, self.times.with_moved(number, first))
+        if own < (1 - GAIN) * least:
+            found, least = None, own
+        early = [place for place in (*others, *self.crossed) if behind <= place < number]
+        for place in dict.fromkeys((*early, self.first_use(number))):
+            if place not in (first, number) and place not in self.moved:
+                cycles = self.times.with_moved(number, place)
                 if cycles < (1 - GAIN) * least:
-                    least, found = cycles, None if is_own else place
+                    found, least = place, cycles
         return found
+
+    def first_use(self, number: int) -> int:
+        """The first child behind a load, in its section, that uses its buffer; the load where there is none."""
+        load = self.children[number]
+        assert isinstance(load, CopyOp)
+        for place in range(number + 1, len(self.children)):
+            child = self.children[place]
+            if isinstance(child, BarrierOp):
+                return number
+            if load.dst.owner in buffers_of(child):
+                return place
+        return number
 
     def place(self, places: Sequence[int], behind: int, number: int) -> int | None:
         """The child before which a load stands if nothing speaks against it: the first one not before `behind`."""
