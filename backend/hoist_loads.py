@@ -135,7 +135,7 @@ class _Program:
             child = self.children[place]
             if isinstance(child, BarrierOp):
                 return number
-            if load.dst.owner in buffers_of(child):
+            if any(buffer is load.dst.owner for buffer in buffers_of(child)):
                 return place
         return number
 

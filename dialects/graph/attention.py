@@ -29,8 +29,8 @@ class AttentionOp(d.LayerOp):
     Result: [B, T, heads * size] if `is_merged`, else [B, heads, T, size].  `is_channels_first`: q, k and v are each
     [B, channels, rows], the result is [B, heads * size, T]; or they are planes, [B, channels, height, width], whose
     positions are the rows, and the result is [B, heads * size, height, width] of q's plane.
-    Of integers `scales` are those of q, k, v and the result; k and v have the zero point 0, and there is neither mask nor
-    cap.  The device then rounds the powers of e to 255ths of the largest.
+    Of integers `scales` are those of q, k, v and the result; k and v have the zero point 0, and there is neither mask
+    nor cap.  The device then rounds the powers of e to 255ths of the largest.
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.1; ONNX Attention 23.
     """
 

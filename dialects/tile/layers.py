@@ -33,6 +33,7 @@ from frustum.dialects.isa import program as p
 from frustum.dialects.isa.program import UNARY_KINDS, Act, Scale
 from frustum.dialects.target.durations import Steps, vector_steps
 
+LARGEST_F16 = 65504.0
 Floats: TypeAlias = tuple[float, ...]
 Scaling: TypeAlias = tuple[Scale, ...] | None
 """What integers stand for, of each operand and the result; None where no operand is narrow, or none is converted."""
@@ -240,9 +241,6 @@ class ReduceLayer(VectorLayer, instruction=p.Reduce):
     @property
     def reduced(self) -> tuple[int, ...]:
         return self.axes
-
-
-LARGEST_F16 = 65504.0
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ class Folder:
             return None
         return self._converted(op, producer)
 
-    def _converted(self, op: g.QuantizeOp, producer: IRDLOperation) -> SSAValue | None:
+    def _converted(self, op: g.QuantizeOp, producer: Operation) -> SSAValue | None:
         element = g.tensor_of(op.result).element_type
         operands = [self._integers(value, element) for value in producer.operands]
         if any(operand is None or operand.scales.size != 1 for operand in operands):
@@ -230,6 +230,7 @@ class Folder:
         found = [operand for operand in operands if operand is not None]
         scales = ArrayAttr([*(operand.attribute for operand in found), op.to])
         properties = {**producer.properties, "scales": scales}
+        assert isinstance(producer, IRDLOperation)
         absent = [None] * (len(producer.get_irdl_definition().operands) - len(found))
         new = _rebuilt(producer, [*(operand.value for operand in found), *absent], element, properties)
         return self._emit(op, new, producer)
