@@ -257,8 +257,7 @@ class AttentionLayer(LayerKind, name="attention"):
     results lie in SRAM in f32 (`is_wide`), or in the element type.
 
     Scores and their maxima are f32 (`has_wide_scores`), or of the element type, as what the values are multiplied with
-    always is.  Of integers (`scales`) they are numbers of 16 bits, where no score is beyond these, or of 32: the matrix
-    unit converts its sums on their way out."""
+    always is.  Of integers (`scales`) they are f16, where no score can be beyond it, or f32."""
 
     keys: int
     share: int
