@@ -9,7 +9,8 @@ from xdsl.ir import Operation
 
 from frustum.backend.memory.cost_model import CostModel
 from frustum.backend.waits.read_code import Code
-from frustum.dialects.isa.sync import AllocOp, BarrierOp
+from frustum.dialects.isa.operations import TableOp
+from frustum.dialects.isa.sync import AllocOp, BarrierOp, FetchOp
 from frustum.dialects.module import TURNS
 from frustum.dialects.target import Target
 
@@ -33,6 +34,7 @@ class LoadTimes:
         ]
         """Of each child of the program its number in the model; None where nothing waits for it in its place."""
         self.order: list[int] = list(range(len(children)))
+        self.first_barrier, self.fetched = fetched_first(children, target)
         self._find_waits(code)
         self.done: dict[int, float] = {}
         self.states: list[tuple[float, float]] = []
@@ -89,7 +91,8 @@ class LoadTimes:
         for number in self.order[first:]:
             n = self.kinds[number]
             if n == BARRIER:
-                engine = computed = max(engine, computed)
+                fetched = self.fetched if number == self.first_barrier else 0.0
+                engine = computed = max(engine, computed, fetched)
             elif n is not None:
                 engine, computed = self._run(n, engine, computed)
             self.states.append((engine, computed))
@@ -106,6 +109,19 @@ class LoadTimes:
         engine, computed = self.model.run(child, engine, computed, free)
         self.done[n] = computed if child.cycles else engine
         return engine, computed
+
+
+def fetched_first(children: Sequence[Operation], target: Target) -> tuple[int | None, float]:
+    """The first barrier, and when all code and tables are there, at the earliest, that are fetched before it, one after
+    the other, while loads go on."""
+    dram, cycles = target.memory("dram"), 0.0
+    for number, op in enumerate(children):
+        if isinstance(op, BarrierOp):
+            return number, cycles
+        if isinstance(op, FetchOp | TableOp):
+            size = op.bytes.value.data if isinstance(op, TableOp) else 0
+            cycles += dram.latency_cycles + size / dram.port_bytes_per_cycle
+    return None, 0.0
 
 
 def is_far_ahead(child: Operation) -> bool:
