@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeGuard
 
 import numpy as np
@@ -14,15 +15,21 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from frustum.backend.waits.read_code import target_of
+from frustum.backend.load_times import LoadTimes
+from frustum.backend.waits.read_code import read_code, target_of
 from frustum.dialects.extents import ALIGNMENT_BYTES, ceil_div
 from frustum.dialects.isa.instruction import Instruction, value_of
-from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.operations import CopyOp, TableOp
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, ProgramOp
 from frustum.dialects.module import TURNS
+from frustum.dialects.target import Target
 
 CROSSING = 8
 """So many loads at most move over a barrier: `frustum-join-sections` leaves room for their code."""
+LONG = 1 / 128
+"""Of the program's time: loads that take longer are put where they keep nothing waiting."""
+GAIN = 0.002
+"""Of the program's time, as the cost model has it: what another place must be better."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,10 @@ class HoistLoads(ModulePass):
     of its bytes is over; the order of such loads stays.  The engine that loads and stores runs in order: a store
     waits for its unit's last computation, and what stands behind it waits too.  Where no such place is, the load
     moves to the start of its own unit if it can.  A few loads move over a barrier.  Buffers keep their addresses.
+
+    A load that takes long could keep others waiting that are needed before it, or leave the engine idle before a
+    barrier: it stands at that of these places, of the starts of the units between, of the ends of the sections
+    before, and in front of its first use, at which the program takes the fewest cycles by the cost model.
     """
 
     name = "frustum-hoist-loads"
@@ -41,18 +52,22 @@ class HoistLoads(ModulePass):
     distance: int = 3
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        granules = target_of(op).memory("sram").capacity_bytes // ALIGNMENT_BYTES
+        target = target_of(op)
+        granules = target.memory("sram").capacity_bytes // ALIGNMENT_BYTES
         for program in op.walk():
             if isinstance(program, ProgramOp):
                 written = {op.dst for op in program.walk() if isinstance(op, CopyOp)}
-                _Program(program, granules, self.distance, written).run()
+                _Program(program, granules, self.distance, written, target).run()
 
 
 class _Program:
     """Children of a program; of each buffer there how many children stand before it."""
 
-    def __init__(self, program: ProgramOp, granules: int, distance: int, written: Set[SSAValue]) -> None:
+    def __init__(
+        self, program: ProgramOp, granules: int, distance: int, written: Set[SSAValue], target: Target
+    ) -> None:
         self.granules, self.distance, self.written = granules, distance, written
+        self.program, self.target = program, target
         self.children: list[Operation] = []
         self.allocs: dict[AllocOp, int] = {}
         self.moved: set[int] = set()
@@ -75,19 +90,57 @@ class _Program:
                 continue
             if self.is_early_load(child):
                 low, high = granules_of(child.dst.owner)
-                place = self.place(places.of[unit], int(free[low:high].max()), number)
+                behind = self.first_place(int(free[low:high].max()), number)
+                place = self.place(places.of[unit], behind, number)
+                if self.times.cycles(number) > LONG * self.times.total:
+                    place = self.best_place(number, place, places.later(unit), behind)
                 if place is not None:
                     self.move(number, child, place)
                     continue
             for low, high in {granules_of(buffer) for buffer in buffers_of(child)}:
                 free[low:high] = number + 1
 
-    def place(self, places: Sequence[int], behind: int, number: int) -> int | None:
-        """The child before which a load may stand: the first one that is not before `behind`."""
+    def first_place(self, free: int, number: int) -> int:
+        """The first child before which a load may stand: when its bytes are free, behind barriers that enough loads
+        have crossed."""
         full = (
             barrier + 1 for barrier, count in self.crossed.items() if barrier < number and count == CROSSING
         )
-        behind = max(behind, *full, 0)
+        return max(free, *full, 0)
+
+    @cached_property
+    def times(self) -> LoadTimes:
+        return LoadTimes(read_code(self.program), self.target, self.children)
+
+    def best_place(self, number: int, first: int | None, others: Sequence[int], behind: int) -> int | None:
+        """The place with which the program takes the fewest cycles: the `first` one, others and ends of sections that
+        are not before `behind`, in front of the first child that uses what is loaded; None: where the load is."""
+        own = self.times.total
+        found, least = (None, own) if first is None else (first, self.times.with_moved(number, first))
+        if own < (1 - GAIN) * least:
+            found, least = None, own
+        early = [place for place in (*others, *self.crossed) if behind <= place < number]
+        for place in dict.fromkeys((*early, self.first_use(number))):
+            if place not in (first, number) and place not in self.moved:
+                cycles = self.times.with_moved(number, place)
+                if cycles < (1 - GAIN) * least:
+                    found, least = place, cycles
+        return found
+
+    def first_use(self, number: int) -> int:
+        """The first child behind a load, in its section, that uses its buffer; the load where there is none."""
+        load = self.children[number]
+        assert isinstance(load, CopyOp)
+        for place in range(number + 1, len(self.children)):
+            child = self.children[place]
+            if isinstance(child, BarrierOp):
+                return number
+            if any(buffer is load.dst.owner for buffer in buffers_of(child)):
+                return place
+        return number
+
+    def place(self, places: Sequence[int], behind: int, number: int) -> int | None:
+        """The child before which a load stands if nothing speaks against it: the first one not before `behind`."""
         place = next((each for each in places if each >= behind), number)
         while place in self.moved:
             place += 1
@@ -98,6 +151,7 @@ class _Program:
         block = load.parent_block()
         assert block is not None
         self.moved.add(number)
+        self.times.move(number, place)
         for barrier in self.crossed:
             self.crossed[barrier] += place <= barrier < number
         buffer = load.dst.owner
@@ -120,10 +174,13 @@ class _Places:
 
     def __init__(self, children: Sequence[Operation], units: Sequence[int | None], distance: int) -> None:
         starts: dict[int, int] = {}
+        computed: dict[int, int] = {}
         stores: dict[int, int] = {}
         for number, (child, unit) in enumerate(zip(children, units, strict=True)):
             if unit is not None:
                 starts.setdefault(unit, number)
+                if not isinstance(child, TableOp):
+                    computed.setdefault(unit, number)
                 if is_store(child):
                     stores.setdefault(unit, number)
         order = list(starts)
@@ -131,6 +188,13 @@ class _Places:
         for k, unit in enumerate(order):
             before = range(max(0, k - distance), k)
             self.of[unit] = [*(stores.get(order[n], starts[order[n + 1]]) for n in before), starts[unit]]
+        self._computed, self._order, self._distance = computed, order, distance
+
+    def later(self, unit: int) -> list[int]:
+        """The first children of the unit and of those before it that are no tables."""
+        k = self._order.index(unit)
+        near = self._order[max(0, k - self._distance) : k + 1]
+        return [self._computed[each] for each in near if each in self._computed]
 
 
 def unit_of(child: Operation) -> int | None:

@@ -83,12 +83,12 @@ class CostModel:
         for child in self.children:
             if child.cycles:
                 computed = max(computed, *(float(done[place[buffer]]) for buffer in child.used), 0.0)
-            engine, computed = self._run(child, engine, computed, free)
+            engine, computed = self.run(child, engine, computed, free)
             for buffer in child.used:
                 done[place[buffer]] = computed if child.cycles else engine
         return max(engine, computed)
 
-    def _run(
+    def run(
         self, child: _Child, engine: float, computed: float, free: Callable[[int], float]
     ) -> tuple[float, float]:
         """When the engine that loads and stores, and the computation, are done with a child."""

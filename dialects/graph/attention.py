@@ -10,6 +10,7 @@ from xdsl.irdl.declarative_assembly_format import CustomDirective
 
 from frustum.dialects.graph import declaration as d
 from frustum.dialects.graph.attributes import Ints, Number, shape_of
+from frustum.dialects.graph.scales import Scales, check_scales
 from frustum.dialects.graph.shapes import check
 
 RANK_OF_PLANES = 4
@@ -28,6 +29,8 @@ class AttentionOp(d.LayerOp):
     Result: [B, T, heads * size] if `is_merged`, else [B, heads, T, size].  `is_channels_first`: q, k and v are each
     [B, channels, rows], the result is [B, heads * size, T]; or they are planes, [B, channels, height, width], whose
     positions are the rows, and the result is [B, heads * size, height, width] of q's plane.
+    Of integers `scales` are those of q, k, v and the result; k and v have the zero point 0, and there is neither mask
+    nor cap.  The device then rounds the powers of e to 255ths of the largest.
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.1; ONNX Attention 23.
     """
 
@@ -44,6 +47,7 @@ class AttentionOp(d.LayerOp):
     causal_from: int | None = d.prop(d.INT, default=None, kw_only=True)
     is_merged: bool = d.prop(d.FLAG, default=False, kw_only=True)
     is_channels_first: bool = d.prop(d.FLAG, default=False, kw_only=True)
+    scales: Scales | None = d.prop(d.SCALES, default=None, kw_only=True)
     custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (Number,)
     assembly_format: ClassVar[str] = (
         "$q `,` $k `,` $v (`mask` $mask^)? `heads` $heads `sizes` $sizes `firsts` $firsts "
@@ -51,6 +55,14 @@ class AttentionOp(d.LayerOp):
         "(`causal_from` $causal_from^)? (`is_merged` $is_merged^)? "
         "(`is_channels_first` $is_channels_first^)? attr-dict `:` functional-type(operands, results)"
     )
+
+    def verify_(self) -> None:
+        super().verify_()
+        check_scales(self.scales, self.q, self.k, self.v, self.result)
+        if self.scales is not None:
+            zeros = [scale.zero for scale in self.scales[1:3]]
+            check(not any(zeros), f"keys and values of integers have the zero point 0, found {zeros}")
+            check(self.mask is None and self.softcap == 0, "attention of integers has neither mask nor cap")
 
     def inferred(self) -> Ints:
         check(len(self.heads) == len(self.sizes) == 2, "heads and sizes are two numbers each")

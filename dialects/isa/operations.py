@@ -164,7 +164,8 @@ class ConvOp(Instruction):
     """`out = act(in (*) weight + bias + residual)`; with `accumulate`, over the passes of one loop.
 
     Of integers the accumulators are `(in - in_zero) (*) (weight - weight_zero) + bias`; with a multiplier `out` is
-    `saturate(rint(acc * multiplier) + out_zero)`, then `act`.  A residual of integers is added in real numbers (the
+    `saturate(rint(acc * multiplier) + out_zero)`, then `act`; without one the sums go out, as i32, or as floats after
+    `act`.  A residual of integers is added in real numbers (the
     scales of what it is added to, its own, of the result), and `act` is then applied to these.
 
     The box is over the output (n, co, h, w); `rows` and `cols` start at the input position of the first window
@@ -216,7 +217,7 @@ def check_convolution(op: ConvOp | DepthwiseOp) -> None:
 
 
 def check_integers(op: ConvOp | DepthwiseOp) -> None:
-    """Products of one type, sums of the type that holds them; without multiplier the sums go out."""
+    """Products of one type, sums of the type that holds them; without multiplier the sums go out, perhaps as floats."""
     element, out = op.in_view.data.element, op.out_view.data.element
     expected = {
         "weight": element,
@@ -224,7 +225,7 @@ def check_integers(op: ConvOp | DepthwiseOp) -> None:
         "acc": p.ACCUMULATORS.get(element),
         "weight_zero": element,
         "multiplier": "f32",
-        "out": element if op.multiplier is not None else "i32",
+        "out": element if op.multiplier is not None else "i32" if out in INTEGER_BITS else out,
     }
     for name, of_type in expected.items():
         view = getattr(op, f"{name}_view", None)

@@ -33,6 +33,7 @@ from frustum.dialects.isa import program as p
 from frustum.dialects.isa.program import UNARY_KINDS, Act, Scale
 from frustum.dialects.target.durations import Steps, vector_steps
 
+LARGEST_F16 = 65504.0
 Floats: TypeAlias = tuple[float, ...]
 Scaling: TypeAlias = tuple[Scale, ...] | None
 """What integers stand for, of each operand and the result; None where no operand is narrow, or none is converted."""
@@ -256,7 +257,7 @@ class AttentionLayer(LayerKind, name="attention"):
     results lie in SRAM in f32 (`is_wide`), or in the element type.
 
     Scores and their maxima are f32 (`has_wide_scores`), or of the element type, as what the values are multiplied with
-    always is."""
+    always is.  Of integers (`scales`) they are f16, where no score can be beyond it, or f32."""
 
     keys: int
     share: int
@@ -270,6 +271,20 @@ class AttentionLayer(LayerKind, name="attention"):
     is_wide: bool = False
     widths: Extents | None = None
     has_wide_scores: bool = False
+    scales: Scaling = None
+
+    @property
+    def score_scale(self) -> float:
+        """What products of queries and keys are multiplied with."""
+        return self.scale if self.scales is None else self.scale * self.scales[0].scale * self.scales[1].scale
+
+    def score_element(self, element: p.Element) -> p.Element:
+        """Of scores, where queries are of this type."""
+        if self.scales is None:
+            return "f32" if self.has_wide_scores else element
+        most = 1 << 8 * p.ELEMENT_BYTES[element] - 1
+        reach = self.size * (most + abs(self.scales[0].zero)) * most * abs(self.score_scale)
+        return "f16" if reach <= LARGEST_F16 else "f32"
 
     @property
     def is_batched(self) -> bool:

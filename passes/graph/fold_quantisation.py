@@ -15,10 +15,12 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import float_attr, int_array
-from frustum.dialects.module import SCALE
-from frustum.passes.analysis.module import node_name
+from frustum.dialects.module import INPUT_RANGES, SCALE, TARGET
+from frustum.dialects.target import Target
+from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.dequantised import Dequantised, dequantised_of
 from frustum.passes.graph.canonicalize import remove_unused
+from frustum.passes.graph.composites.expand_attention import fits_integers
 from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
 
 CONVERTS = (g.BinaryOp, g.UnaryOp, g.ReduceOp, g.SoftmaxOp, g.LrnOp)
@@ -38,7 +40,9 @@ class FoldQuantisation(ModulePass):
     2. convolutions and matrix products with constant weights that were integers, relu and clip included:
        exact sums, a multiplier for each output channel, biases in steps of the accumulator
     3. other layers: one operation with a scale for each operand and the result
-    4. quantize of a dequantize: nothing, or the change of scale
+    4. attention without mask and cap, of networks that `frustum-graph-quantise` has quantised, whose keys and values
+       have the zero point 0: where pieces with all keys fit the target
+    5. quantize of a dequantize: nothing, or the change of scale
 
     Before: integers where the model stores them; canonical.  After: what matched computes with them.
     """
@@ -49,18 +53,22 @@ class FoldQuantisation(ModulePass):
         networks = g.networks_of(op)
         for network in networks:
             if any(isinstance(inner, g.QuantizeOp | g.DequantizeOp) for inner in network.body.block.ops):
-                _fold(network, store_of(op))
+                _fold(network, Folder(store_of(op), target_of_quantised(op, network)))
         if networks:
             remove_unused(op)
 
 
-def _fold(network: g.NetworkOp, store: WeightStore) -> None:
+def target_of_quantised(module: ModuleOp, network: g.NetworkOp) -> Target | None:
+    """The target, where attention may be of integers: a model that says itself what is quantised says no such thing."""
+    return target_of(module) if INPUT_RANGES in network.attributes and TARGET in module.attributes else None
+
+
+def _fold(network: g.NetworkOp, folder: Folder) -> None:
     block = network.body.block
     for op in list(block.ops):
         _sink(op)
     for op in reversed(list(block.ops)):
         _hoist(op)
-    folder = Folder(store)
     for op in list(block.ops):
         if isinstance(op, g.QuantizeOp):
             new = folder.folded(op)
@@ -165,6 +173,8 @@ class Folder:
     """Makes layers of integers; constants are stored once for each that they come from."""
 
     store: WeightStore
+    target: Target | None = None
+    """That attention of integers has to fit; None: it stays one of floats."""
     made: dict[tuple[SSAValue, Attribute], SSAValue] = field(default_factory=dict)
 
     def folded(self, op: g.QuantizeOp) -> SSAValue | None:
@@ -179,6 +189,8 @@ class Folder:
             return self._product(op, layer, act)
         if isinstance(producer, CHOOSES):
             return self._chosen(op, producer)
+        if isinstance(producer, g.AttentionOp):
+            return self._attention(op, producer)
         if isinstance(producer, CONVERTS) or _converts(producer):
             return self._converted(op, producer)
         return None
@@ -203,6 +215,13 @@ class Folder:
         ]
         return self._emit(op, _rebuilt(producer, [values], element, dict(producer.properties)), producer)
 
+    def _attention(self, op: g.QuantizeOp, producer: g.AttentionOp) -> SSAValue | None:
+        zeros = [x.owner.from_.zero for x in (producer.k, producer.v) if isinstance(x.owner, g.DequantizeOp)]
+        is_plain = producer.mask is None and producer.softcap == 0 and zeros == [0, 0]
+        if self.target is None or not is_plain or not fits_integers(producer, self.target):
+            return None
+        return self._converted(op, producer)
+
     def _converted(self, op: g.QuantizeOp, producer: Operation) -> SSAValue | None:
         element = g.tensor_of(op.result).element_type
         operands = [self._integers(value, element) for value in producer.operands]
@@ -211,7 +230,9 @@ class Folder:
         found = [operand for operand in operands if operand is not None]
         scales = ArrayAttr([*(operand.attribute for operand in found), op.to])
         properties = {**producer.properties, "scales": scales}
-        new = _rebuilt(producer, [operand.value for operand in found], element, properties)
+        assert isinstance(producer, IRDLOperation)
+        absent = [None] * (len(producer.get_irdl_definition().operands) - len(found))
+        new = _rebuilt(producer, [*(operand.value for operand in found), *absent], element, properties)
         return self._emit(op, new, producer)
 
     def _product(self, op: g.QuantizeOp, layer: g.ConvOp | g.MatmulOp, act: g.ActAttr | None) -> SSAValue | None:

@@ -34,7 +34,8 @@ CLIPS = (g.Function.RELU, g.Function.CLIP)
 class QuantiseNetwork(ModulePass):
     """Quantize and dequantize every value that has a range; integers for the weights of products.
 
-    Activations: one scale and zero point per tensor. Weights: one scale per output channel, zero point 0.
+    Activations: one scale and zero point per tensor; keys and values of attention, which are weights of its products,
+    have the zero point 0. Weights: one scale per output channel, zero point 0.
     Operands of a concat that nobody else uses take the concat's range, so that it only moves integers.
 
     Before: f32, ranges on layers.  After: `frustum-graph-fold-quantisation` finds layers of integers.
@@ -93,6 +94,23 @@ def scale_of_range(low: float, high: float) -> g.ScaleAttr:
     return g.ScaleAttr.of(step, round(float(np.clip(np.rint(-128 - low / step), -128, LARGEST))))
 
 
+def centred_scale(low: float, high: float) -> g.ScaleAttr:
+    """The scale whose 255 integers around 0 cover the range, with the zero point 0."""
+    return g.ScaleAttr.of(float(np.float32(max(-low, high, 0.0) / LARGEST)) or 1.0, 0)
+
+
+def keys_and_values(network: g.NetworkOp) -> set[SSAValue]:
+    """What attention reads as keys and values, where these could be integers: before what only chooses elements."""
+    found: set[SSAValue] = set()
+    for op in network.body.block.ops:
+        if isinstance(op, g.AttentionOp) and op.mask is None and op.softcap == 0:
+            for value in (op.k, op.v):
+                while isinstance(value.owner, CHOOSE):
+                    value = value.owner.operands[0]
+                found.add(value)
+    return found
+
+
 def _quantise(network: g.NetworkOp, store: WeightStore) -> None:
     ranges = _ranges(network)
     for value in reversed(list(ranges)):
@@ -100,7 +118,8 @@ def _quantise(network: g.NetworkOp, store: WeightStore) -> None:
             for part in value.owner.xs:
                 if part in ranges and part.has_one_use():
                     ranges[part] = ranges[value]
-    scales = {value: scale_of_range(*ends) for value, ends in ranges.items()}
+    centred = keys_and_values(network)
+    scales = {value: (centred_scale if value in centred else scale_of_range)(*ends) for value, ends in ranges.items()}
     for value, scale in scales.items():
         _insert_conversions(network, value, scale)
     for op in list(network.body.block.ops):

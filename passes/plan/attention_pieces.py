@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from frustum.dialects.extents import aligned, ceil_div, replaced
+from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import address_cycles, vector_passes
 from frustum.dialects.tile import AttentionLayer, SubMap
@@ -61,15 +62,18 @@ def room(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_only
 
 def score_size(kind: AttentionLayer, size: int) -> int:
     """Bytes of a score."""
+    if kind.scales is not None:
+        return ELEMENT_BYTES[kind.score_element("i8")]
     return WIDE if kind.has_wide_scores else size
 
 
 def score_bytes(kind: AttentionLayer, queries: int, keys: int, size: int, copies: int) -> int:
     """Bytes of the blocks of scores that a core has at a time; what they become lies beside them where they are wider
     than it."""
-    if not kind.has_wide_scores:
+    own = score_size(kind, size)
+    if own == size:
         return copies * aligned(keys * queries * size)
-    return min(copies, WIDE_COPIES) * (aligned(keys * queries * WIDE) + aligned(keys * queries * size))
+    return min(copies, WIDE_COPIES) * (aligned(keys * queries * own) + aligned(keys * queries * size))
 
 
 MASK = 3
@@ -99,7 +103,7 @@ def candidates(work: LayerWork, kind: AttentionLayer, target: Target, loops: int
             continue
         share = ceil_div(work.extent[along], cores) if dealt == along else work.extent[along]
         for rows in row_counts(share, target.core.matrix.lines, kind.share * kind.width):
-            for keys in halves(kind.keys, math.lcm(16, kind.key_width)):
+            for keys in block_sizes(kind):
                 extent = replaced((1, kind.group_channels, 1, kind.width if along == 2 else 1), along, rows)
                 counts = passes(work, extent, dealt, cores)
                 nested = sum(count > 1 for count in counts) + (keys < kind.keys)
@@ -107,6 +111,11 @@ def candidates(work: LayerWork, kind: AttentionLayer, target: Target, loops: int
                 fits = held.nram_bytes <= core.nram.capacity_bytes and held.wram_bytes <= core.wram.capacity_bytes
                 if fits and nested <= loops:
                     yield SubMap(extent, dealt, min(keys, kind.keys))
+
+
+def block_sizes(kind: AttentionLayer) -> list[int]:
+    """Keys of a block to be looked at; sums of integers cannot be made smaller between blocks: these have all."""
+    return [kind.keys] if kind.scales is not None else halves(kind.keys, math.lcm(16, kind.key_width))
 
 
 def row_counts(share: int, lines: int, heads: int) -> list[int]:
@@ -173,7 +182,11 @@ def vector_cycles(
         return busy * sum(vector_passes(unit, each) for each in kinds)
 
     wide = score_size(kind, size)
-    total = taken(keys * queries, wide, "reduce", "sub", "exp") + taken(keys * queries, size, "reduce")
+    if kind.scales is None:
+        total = taken(keys * queries, wide, "reduce", "sub", "exp") + taken(keys * queries, size, "reduce")
+    else:  # powers become integers, and are numbers again in sums of f32
+        total = taken(keys * queries, wide, "reduce", "sub", "exp", "identity")
+        total += taken(keys * queries, WIDE, "reduce", "identity")
     if kind.softcap > 0:
         total += taken(keys * queries, wide, "affine", *["add"] * (len(work.accesses) > MASK))
     if kind.causal_from is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from frustum.dialects.extents import Extents
+from frustum.dialects.isa.instruction import INTEGER_BITS
 from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Depthwise, View
 from frustum.runtime.device.addresses import buffer_elements
 from frustum.runtime.device.effects import Call, effect, store
@@ -61,6 +62,8 @@ def finish(instruction: Conv | Depthwise, work: Call, result: Array) -> None:
     if instruction.multiplier_view is not None:
         _requantised(instruction, work, result, target)
         return
+    if result.dtype.kind == "i" and instruction.out_view.element not in INTEGER_BITS:
+        result = result.astype(np.float32, copy=False)
     if instruction.residual_view is not None:
         result += work.view(RESIDUAL, instruction.residual_view, work.extent)
     store(target, acted(instruction.act, result))

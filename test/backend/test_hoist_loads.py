@@ -5,8 +5,9 @@ from xdsl.context import Context
 
 from frustum.backend.hoist_loads import CROSSING, HoistLoads
 from frustum.backend.memory.allocation import Allocate
+from frustum.dialects.isa.instruction import attribute_of
 from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.program import Affine
+from frustum.dialects.isa.program import Affine, Box, Span
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp
 
 
@@ -83,3 +84,25 @@ def test_what_the_program_writes_is_loaded_where_it_was():
     found = order(ops, 1 << 20)
     assert [each[1] for each in found] == sorted(each[1] for each in found)
     assert found[:3] == [("map", 0), ("store", 0), ("weight", 0)]
+
+
+def slow_chain(last_rows):
+    """Three units, of which two compute for longer than their weights take to load; the last may have large ones."""
+    ops, w = [], ExternalOp("w", "weight", 1 << 20, (1 << 18,), "f32")
+    x, y = ExternalOp("x", "input", 64, (16,), "f32"), ExternalOp("y", "output", 64, (16,), "f32")
+    a = AllocOp("sram", 64)
+    ops += [w, x, y, a, copy("gdma", x, a, unit=0)]
+    for n, rows in enumerate((64, 64, last_rows)):
+        own = AllocOp("sram", 1 << 10 if n < 2 else 1 << 19)
+        load = copy("gdma", w, own, unit=n)
+        load.properties["box"] = attribute_of(Box.of(*(Span(Affine(), e, e) for e in (1, rows, 1, 4))))
+        use = copy("cdma", own, a, unit=n, peer=Affine())
+        use.properties["box"] = attribute_of(Box.of(*(Span(Affine(), e, e) for e in (1, 1 << 12, 1, 4))))
+        ops += [own, load, use]
+    return [*ops, copy("gdma", a, y, unit=2)]
+
+
+def test_a_long_load_keeps_no_others_waiting():
+    short, long = (order(slow_chain(rows), 1 << 20) for rows in (64, 1 << 15))
+    assert short.index(("weight", 2)) < short.index(("weight", 1))
+    assert long.index(("weight", 2)) > long.index(("weight", 1))

@@ -13,7 +13,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
 from frustum.dialects.module import CARRY, STREAMED, VALUE_PARTS
 from frustum.dialects.tile import SAME, Access, AnyAxis, AttentionLayer, Axis, TensorView, Whole
-from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, contiguous, dense
+from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, contiguous, dense, scales_of
 
 Map = tuple[Extents, TensorView]
 """Extents of the loops, and how a tensor lies in them."""
@@ -29,7 +29,7 @@ def attention(op: g.AttentionOp) -> Layer:
     (batch, rows, keys), share, is_first = op.extents, heads // groups, op.is_channels_first
     kind = AttentionLayer(
         keys, share, size, value_size, float(op.scale), float(op.softcap), op.causal_from,
-        has_wide_scores=CARRY in op.attributes,
+        has_wide_scores=CARRY in op.attributes, scales=scales_of(op),
     )  # fmt: skip
     out_dims, out_view = seen(g.shape_of(op.result), heads, value_size, 0, is_first)
     whole = Whole(keys)
@@ -64,7 +64,7 @@ def attention_on_planes(op: g.AttentionOp) -> Layer:
     (*_, width), (*_, key_height, key_width), _, out_dims = shapes
     kind = AttentionLayer(
         keys, share, size, value_size, float(op.scale), float(op.softcap), widths=(width, key_width),
-        has_wide_scores=CARRY in op.attributes,
+        has_wide_scores=CARRY in op.attributes, scales=scales_of(op),
     )  # fmt: skip
     plane: Access = (SAME, Whole(width))
     of_keys: Access = (Whole(key_height), Whole(key_width))

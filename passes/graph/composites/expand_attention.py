@@ -16,9 +16,10 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Carry
-from frustum.dialects.isa.program import ELEMENT_BYTES, Element
+from frustum.dialects.isa.program import ELEMENT_BYTES, Element, Scale
 from frustum.dialects.module import CARRY, STREAMED, TARGET, VALUE_PARTS
 from frustum.dialects.target import Target
+from frustum.dialects.tile import AttentionLayer, Scaling
 from frustum.passes.analysis.module import element_bytes, element_of, target_of
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.errors import Unsupported
@@ -179,6 +180,13 @@ def without_slow_wide(
     ]
 
 
+def fits_integers(op: g.AttentionOp, target: Target) -> bool:
+    """Whether the device runs it as one layer of integers of 8 bits, of which pieces have all keys."""
+    if {STREAMED, VALUE_PARTS} & set(op.attributes):
+        return False
+    return plan_of(op, target, 1, scales=(Scale(),) * (OPERANDS + 1)) is not None
+
+
 def of_one_head(op: g.AttentionOp, target: Target, element: Element | None) -> g.AttentionOp:
     """Heads of queries that share no keys are images where each is a plane of its own, if they do not fit SRAM: values
     can come in parts then."""
@@ -224,10 +232,14 @@ def is_one_layer(op: g.NormaliseOp | g.SoftmaxOp, target: Target) -> bool:
         return False
 
 
-def plan_of(op: g.AttentionOp | g.NormaliseOp | g.SoftmaxOp, target: Target, size: int) -> UnitPlan | None:
-    """Its pieces and tiles, with elements of so many bytes."""
+def plan_of(
+    op: g.AttentionOp | g.NormaliseOp | g.SoftmaxOp, target: Target, size: int, scales: Scaling = None
+) -> UnitPlan | None:
+    """Its pieces and tiles, with elements of so many bytes; `scales` of attention: where these are integers."""
     unit = layers_of([op])
     (layer,) = unit.layers
+    if isinstance(layer.kind, AttentionLayer) and scales is not None:
+        layer = replace(layer, kind=replace(layer.kind, scales=scales))
     maps = tuple(replace(each, element_bytes=size) for each in layer.maps)
     inputs = tuple(replace(each, element_bytes=size) for each in unit.inputs)
     sized = replace(unit, layers=(replace(layer, maps=maps, out_bytes=size),), inputs=inputs)

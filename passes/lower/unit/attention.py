@@ -31,6 +31,8 @@ from frustum.dialects.isa.program import (
     Element,
     Instruction,
     Memory,
+    Scale,
+    Scales,
     Span,
     Starts,
     View,
@@ -57,6 +59,9 @@ QUERIES, KEYS, VALUES, MASK = range(4)
 POSITION = 3
 """The dimension of rows: of queries, of keys and of values."""
 IN_ORDER = (0, 1, 2, 3)
+LEAST_INTEGER = -128
+WEIGHT_LEVELS = 255
+"""What weights of integers are parts of: the largest, 1, is the greatest integer, 0 the least."""
 LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
 """No maximum is less, so that a row that has seen no key yet is a number."""
 LEAST_SUM = 1e-30
@@ -92,7 +97,7 @@ class AttentionLowering:
         self.rows: int = nest.map.extent[kind.position] * kind.width
         """Of queries."""
         self.element: Element = nest.tiles[QUERIES].element
-        self.score_element: Element = "f32" if kind.has_wide_scores else self.element
+        self.score_element: Element = kind.score_element(self.element)
         self.mask_at: int = 1 if kind.is_batched else MASK
         self.has_mask: bool = len(nest.tiles) > self.mask_at
         self.is_scaled_before: bool = self.has_mask or kind.softcap > 0
@@ -329,7 +334,10 @@ class PieceSteps:
         self.block_buffers: list[Operation] = [*scores, self.before.alloc, self.shrink.alloc]
         if not is_in_blocks:
             self.buffers += scores
-        self.scale: float = low.kind.scale
+        self.scale: float = low.kind.score_scale
+        self.scales: Scales = low.kind.scales or ()
+        """Of queries, keys, values and the result, where these are integers."""
+        self.power_scale: Scale | None = Scale(1 / WEIGHT_LEVELS, LEAST_INTEGER) if self.scales else None
         self.scaled_queries: Placed | None = None
         if low.is_scaled_before:
             own = low.queries.placed
@@ -370,6 +378,7 @@ class PieceSteps:
         queries, keys = self.scaled_queries or low.queries.placed, low.key_block.placed
         _, channel, _, row = queries.strides
         act = None if low.is_scaled_before else Act("affine", self.scale)
+        first = self.scales[0] if self.scales else Scale()
         residual = low.mask_block.placed if low.mask_block is not None and kind.softcap == 0 else None
         made = isa.Conv(
             in_view=View(low.element, ZERO, (0, channel, kind.size * channel, row)),
@@ -379,6 +388,7 @@ class PieceSteps:
             box=low.scores_box,
             rows=replace(low.heads, limit=None),
             cols=low.columns,
+            in_zero=first.zero,
             act=Act("tanh") if kind.softcap > 0 else act,
             residual_view=None if residual is None else self.mask_view(residual),
             **IDENTITY_KERNEL,
@@ -431,11 +441,11 @@ class PieceSteps:
             smaller = isa.Binary(kind="mul", a_view=summed, b_view=shrink.view, out_view=summed, box=later)
             ops.append(self.do(less, before.alloc.buffer, highest, shrink.alloc.buffer))
             ops.append(self.do(smaller, total, shrink.alloc.buffer, total))
-        powers = self.powers.alloc.buffer
+        powers, own = self.powers.alloc.buffer, self.power_scale
         power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=self.powers.view,
-                           box=low.scores_box)
+                           box=low.scores_box, scales=None if own is None else (Scale(), Scale(), own))
         add = isa.Reduce(kind="sum", in_view=self.powers.view, out_view=summed, axes=(1,), box=low.scores_box,
-                         accumulate=self.level)
+                         accumulate=self.level, scales=None if own is None else (own, Scale()))
         return [*ops, self.do(power, buffer, highest, powers), self.do(add, powers, total)]
 
     def rescaled(self) -> list[Operation]:
@@ -457,6 +467,7 @@ class PieceSteps:
             box=low.made_box(self.kind.value_size),
             rows=replace(low.heads, limit=None),
             cols=low.columns,
+            in_zero=LEAST_INTEGER if self.scales else 0,
             accumulate=self.level,
             **IDENTITY_KERNEL,
         )
@@ -472,6 +483,10 @@ class PieceSteps:
         _, channel, _, row = result.strides
         out = View(result.element, ZERO, (0, channel, self.kind.value_size * channel, row))
         box = low.made_box(self.kind.value_size)
-        divide = isa.Binary(kind="div", a_view=self.sums.view, b_view=summed, out_view=out, box=box)
+        scales = None
+        if self.scales:  # of weights and values sums have the steps of both
+            _, _, value, made = self.scales
+            scales = (Scale(), Scale(), Scale(made.scale * WEIGHT_LEVELS / value.scale, made.zero))
+        divide = isa.Binary(kind="div", a_view=self.sums.view, b_view=summed, out_view=out, box=box, scales=scales)
         buffer = total.alloc.buffer
         return [self.do(least, buffer, buffer), self.do(divide, self.sums.alloc.buffer, buffer, result.buffer)]

@@ -75,6 +75,7 @@ ALL = ("bias", "weight_zero", "multiplier", "residual")
 GOOD = {
     "requantised": lambda: conv(in_zero=-128, out_zero=127),
     "accumulators": lambda: conv(operands=("bias",), out="i32", in_zero=4),
+    "sums_as_floats": lambda: conv(operands=(), out="f16", in_zero=4, act=Act("affine", 0.5)),
     "in_parts": lambda: conv(operands=("acc", "multiplier"), accumulate=0),
     "residual": lambda: conv(operands=ALL, scales=(HALF, QUARTER, Scale()), act=Act("relu"), out_zero=-3),
     "residual_of_floats": lambda: conv("f16", operands=("residual",), act=Act("relu")),

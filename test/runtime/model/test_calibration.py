@@ -1,6 +1,7 @@
 """--dtype int8 on a floating-point model: ranges, integers, and how exact they are."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import frustum
 from frustum.dialects import graph as g
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
-from frustum.passes.graph.quantise import QuantiseNetwork, scale_of_range
+from frustum.passes.graph.quantise import QuantiseNetwork, centred_scale, scale_of_range
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.weights import store_of
 from frustum.runtime.failures import UsageError
@@ -88,6 +89,65 @@ def test_the_machine_computes_what_the_reference_does():
     module = import_onnx(model())
     expected = ReferenceExecutor(store_of(module)).run_graph(module, inputs)["y"]
     assert snr_db(expected, result.outputs["y"]) > ENOUGH_DB
+
+
+def transformer(*, mask=False):
+    """Attention of two heads, with a product before and behind it."""
+    rng = np.random.default_rng(4)
+    names, shape = ("wq", "wk", "wv", "wo"), (1, 24, 2, 16)
+    tensors = [numpy_helper.from_array(rng.standard_normal((32, 32)).astype(np.float32) / 3, name) for name in names]
+    tensors += [
+        numpy_helper.from_array(np.asarray(shape, np.int64), "heads"),
+        numpy_helper.from_array(np.asarray([1, 24, 32], np.int64), "whole"),
+        numpy_helper.from_array(np.float32(0.25), "scale"),
+        numpy_helper.from_array(rng.standard_normal((24, 24)).astype(np.float32), "mask"),
+    ]
+    made = [helper.make_node("MatMul", ["x", f"w{n}"], [f"{n}0"]) for n in "qkv"]
+    made += [helper.make_node("Reshape", [f"{n}0", "heads"], [f"{n}1"]) for n in "qkv"]
+    orders = {"q": [0, 2, 1, 3], "k": [0, 2, 3, 1], "v": [0, 2, 1, 3]}
+    made += [helper.make_node("Transpose", [f"{n}1"], [n], perm=order) for n, order in orders.items()]
+    made += [helper.make_node("MatMul", ["q", "k"], ["s0"]), helper.make_node("Mul", ["s0", "scale"], ["s1"])]
+    made += [helper.make_node("Add", ["s1", "mask"], ["s2"])] if mask else []
+    made += [
+        helper.make_node("Softmax", ["s2" if mask else "s1"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["c"]),
+        helper.make_node("Transpose", ["c"], ["t"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["t", "whole"], ["z"]), helper.make_node("MatMul", ["z", "wo"], ["y"], name="y"),
+    ]  # fmt: skip
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 24, 32]) for name in "xy"]
+    graph = helper.make_graph(made, "net", ends[:1], ends[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
+
+
+def attention_in(folder):
+    """The line of attention of a network that was written there in the device's types."""
+    lines = (folder / "01-typed.mlir").read_text().splitlines()
+    (found,) = (line for line in lines if "fgraph.attention" in line)
+    return found
+
+
+@pytest.mark.parametrize("target", ["edge", "default", "df"])
+def test_attention_is_one_of_integers(target, tmp_path):
+    inputs = {"x": np.random.default_rng(5).random((1, 24, 32), np.float32)}
+    job = build(Request(transformer(), dtype="int8", target=target, no_cache=True, dump_ir=tmp_path))
+    found = attention_in(tmp_path)
+    assert re.search(r"tensor<1x24x32xi8>\) -> tensor<1x24x32xi8>", found)
+    assert re.search(r"scales = \[#fgraph.scale<\S+, \S+>, (#fgraph.scale<\S+, 0>, ){2}#fgraph.scale<", found)
+    result = frustum.run(job.chain.single, inputs, checked=True)
+    module = import_onnx(transformer())
+    expected = ReferenceExecutor(store_of(module)).run_graph(module, inputs)["y"]
+    assert snr_db(expected, result.outputs["y"]) > ENOUGH_DB
+
+
+def test_attention_with_a_mask_stays_one_of_floats(tmp_path):
+    build(Request(transformer(mask=True), dtype="int8", target="edge", no_cache=True, dump_ir=tmp_path))
+    assert "i8" not in attention_in(tmp_path)
+
+
+def test_a_range_around_zero_has_the_zero_point_zero():
+    assert centred_scale(-2.54, 1).zero == 0
+    assert centred_scale(-2.54, 1).scale == pytest.approx(0.02)
+    assert centred_scale(0, 0).scale == 1
 
 
 def test_given_inputs_give_the_ranges():
