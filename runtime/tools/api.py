@@ -228,14 +228,21 @@ def _compared(
     return found, layers
 
 
-def inspect(what: Compiled | str | Path, *, disassemble: bool = False) -> str:
-    """What `frustum inspect` prints of an executable, a compiled folder, a model, a stage; or their instructions."""
+def inspect(
+    what: Compiled | str | Path, *, target: str | Path | Target | None = None, disassemble: bool = False
+) -> str:
+    """What `frustum inspect` prints of an executable, a compiled folder, a model, a stage; or their instructions.
+
+    target: of a model also what this machine runs of it, and what goes to the host and why.
+    """
     from frustum.runtime.tools.inspect import about_chain, lines_of, listing
 
     with said_by_keywords():
         if isinstance(what, Compiled):
+            if target is not None:
+                raise UsageError("error: target is for models: this is compiled already")
             return "\n".join(listing(what.chain) if disassemble else about_chain(what.chain))
-        return "\n".join(lines_of(str(what), disassemble))
+        return "\n".join(lines_of(str(what), disassemble, target))
 
 
 @overload
