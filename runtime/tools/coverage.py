@@ -13,10 +13,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from frustum.backend.pipeline import Run
-from frustum.dialects.graph import networks_of
+from frustum.dialects.graph import networks_of, shape_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.layer import form_of, is_work, layer_of
-from frustum.passes.analysis.module import kind_name, node_name, shape_of
+from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.errors import Unsupported
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.parts import HostNode
