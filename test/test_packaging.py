@@ -84,7 +84,8 @@ def test_every_type_that_users_see_is_said() -> None:
     """Whatever a type checker would have to guess, each its own way, is a name in the message."""
     pytest.importorskip("pyright", reason="pyright is not installed; make check runs this test")
     command = [sys.executable, "-m", "pyright", "--verifytypes", "frustum", "--ignoreexternal", "--outputjson"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev"), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    first = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # pyright asks the first `python`
+    environment = {**os.environ, "PATH": first, "PYTHONPATH": str(ROOT / ".dev"), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     found = json.loads(done.stdout)["typeCompleteness"]
     guessed = [
