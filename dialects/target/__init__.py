@@ -381,7 +381,7 @@ def _field_schema(each: Declared) -> dict[str, Any]:
         number = "integer" if each.kind is int else "number"
         found = {"type": number, "minimum": parameter.low, "maximum": parameter.high}
         if parameter.unit in MULTIPLES:
-            multiples = "|".join(MULTIPLES[parameter.unit])
+            multiples = "|".join((parameter.unit, *MULTIPLES[parameter.unit]))
             found = {"anyOf": [found, {"type": "string", "pattern": f"^[0-9]+ ({multiples})$"}]}
     if each.optional:
         found = {"anyOf": [found, {"type": "null"}]}

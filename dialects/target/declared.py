@@ -190,7 +190,8 @@ def _read_text(field: Declared, data: object) -> str | None:
 
 def _read_integer(field: Declared, data: object) -> int | None:
     if isinstance(data, str):
-        data = _with_multiple(data, MULTIPLES.get(field.parameter.unit, {}))
+        unit = field.parameter.unit
+        data = _with_multiple(data, {unit: 1, **MULTIPLES[unit]} if unit in MULTIPLES else {})
     if isinstance(data, int) and not isinstance(data, bool) and _in_range(field, data):
         return data
     return None

@@ -322,6 +322,10 @@ class InspectOptions:
     """Show what is in an executable, a compiled folder, a model or a dumped stage."""
 
     path: str = field(metadata=said("an executable, or what `run` takes for MODEL", "PATH", flag=""))
+    target: str | None = option(
+        "say what this machine runs of a model, layer by layer, and what goes to the host and why",
+        "NAME|FILE.yaml", unsaid="the file is told of alone",
+    )  # fmt: skip
     disassemble: bool = option("print the instructions", default=False)
 
 

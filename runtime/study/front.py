@@ -68,7 +68,11 @@ def front_text(points: Sequence[Explored], objectives: Sequence[str]) -> str:
 def summary(points: Sequence[Explored], best: Sequence[Explored]) -> str:
     """How many points there are of each kind."""
     counts = {status: sum(result.status == status for _, result in points) for status in STATUSES}
-    words = [f"{count} {status}" for status, count in counts.items() if count]
+    words = [
+        f"{count} {'do not fit' if status == 'does not fit' and count > 1 else status}"
+        for status, count in counts.items()
+        if count
+    ]
     return f"{len(points)} points: {', '.join(words)}; {len(best)} on the Pareto front"
 
 

@@ -9,7 +9,7 @@ from html import escape
 
 from frustum.runtime.study.front import Explored, front, number_text, summary, value_text, values_of
 
-WIDTH, HEIGHT, MARGIN = 720, 420, 64
+WIDTH, HEIGHT, MARGIN = 720, 420, 100
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --dim: #57606a; --line: #d0d7de; --best: #0550ae; }
 @media (prefers-color-scheme: dark) {
@@ -18,6 +18,7 @@ body { margin: 0 auto; max-width: 70rem; padding: 1rem; color: var(--ink); backg
   font: 1rem/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; }
 svg { width: 100%; height: auto; } svg text { fill: var(--dim); font-size: 13px; }
+@media (max-width: 40rem) { svg text { font-size: 21px; } }
 .axis { stroke: var(--line); } .point { fill: var(--dim); fill-opacity: .55; } .best { fill: var(--best); }
 .step { fill: none; stroke: var(--best); stroke-width: 1.5; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -76,7 +77,7 @@ def _picture(points: Sequence[Explored], best: Sequence[Explored], objectives: S
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">'
         f'{across.ticks(False)}{up.ticks(True)}<polyline class="step" points="{line}"/>{"".join(marks)}'
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">{escape(objectives[0])}</text>'
-        f'<text x="14" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 14 {HEIGHT / 2})">'
+        f'<text x="20" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 20 {HEIGHT / 2})">'
         f"{escape(objectives[1])}</text></svg>"
     )
 
@@ -103,7 +104,8 @@ class _Scale:
                 text = f'x="{MARGIN - 6}" y="{here + 4:.1f}" text-anchor="end"'
             else:
                 line = f'x1="{here:.1f}" x2="{here:.1f}" y1="16" y2="{HEIGHT - MARGIN}"'
-                text = f'x="{here:.1f}" y="{HEIGHT - MARGIN + 18}" text-anchor="middle"'
+                anchor = "end" if here > WIDTH - MARGIN else "middle"  # what is at the edge stays in the picture
+                text = f'x="{here:.1f}" y="{HEIGHT - MARGIN + 24}" text-anchor="{anchor}"'
             found.append(f'<line class="axis" {line}/><text {text}>{_short(value)}</text>')
         return "".join(found)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from frustum.dialects.target import cross_checks, from_json
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.runtime.failures import exit_code_of, message_of
+from frustum.runtime.garbage import collect_rarely
 from frustum.runtime.study.space import FIGURES
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def warm() -> None:
         os._exit(1)
 
     threading.Thread(target=leave, daemon=True).start()
+    collect_rarely()
     from frustum.runtime.model import build
     from frustum.runtime.time import event_loop
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, ov
 from frustum.backend import targets as shipped
 from frustum.backend.file.executable import Executable
 from frustum.dialects.choices import Mode
+from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.errors import Diagnostic, Error
 from frustum.dialects.target import Target, json_schema
 from frustum.runtime.failures import Differs, UsageError
@@ -81,6 +82,7 @@ def takes(kind: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
     def taking(function: Callable[[T], R]) -> Callable[P, R]:
         @wraps(function)
         def call(*words: P.args, **named: P.kwargs) -> R:
+            _check_words(function.__name__, kind, words, named)
             with said_by_keywords():
                 return function(kind(*words, **named))
 
@@ -90,6 +92,17 @@ def takes(kind: Callable[P, T]) -> Callable[[Callable[[T], R]], Callable[P, R]]:
         return call
 
     return taking
+
+
+def _check_words(name: str, kind: Callable[..., object], words: Sequence[object], named: Mapping[str, object]) -> None:
+    """TypeError, as Python has it, that names the function which was called."""
+    declared = signature(kind)
+    try:
+        declared.bind(*words, **named)
+    except TypeError as error:
+        unknown = next((word for word in named if word not in declared.parameters), "")
+        meant = did_you_mean(unknown, list(declared.parameters))
+        raise TypeError(f"{name}() {error}{meant}") from None
 
 
 @contextmanager
@@ -228,14 +241,21 @@ def _compared(
     return found, layers
 
 
-def inspect(what: Compiled | str | Path, *, disassemble: bool = False) -> str:
-    """What `frustum inspect` prints of an executable, a compiled folder, a model, a stage; or their instructions."""
+def inspect(
+    what: Compiled | str | Path, *, target: str | Path | Target | None = None, disassemble: bool = False
+) -> str:
+    """What `frustum inspect` prints of an executable, a compiled folder, a model, a stage; or their instructions.
+
+    target: of a model also what this machine runs of it, and what goes to the host and why.
+    """
     from frustum.runtime.tools.inspect import about_chain, lines_of, listing
 
     with said_by_keywords():
         if isinstance(what, Compiled):
+            if target is not None:
+                raise UsageError("error: target is for models: this is compiled already")
             return "\n".join(listing(what.chain) if disassemble else about_chain(what.chain))
-        return "\n".join(lines_of(str(what), disassemble))
+        return "\n".join(lines_of(str(what), disassemble, target))
 
 
 @overload

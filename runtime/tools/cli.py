@@ -140,6 +140,8 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, argument_default=argparse.SUPPRESS, **settings)
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments") and message.endswith(".onnx"):
+            message += "; a file to check against is --check=FILE.onnx, in one word"
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} ({self.prog} --help shows what there is)\n")
 
 

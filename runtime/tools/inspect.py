@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from frustum.backend import targets
 from frustum.backend.file.executable import Executable
 from frustum.backend.file.listing import disassemble
 from frustum.dialects.isa.program import ENGINES, instructions
@@ -21,16 +22,22 @@ from frustum.runtime.report.terminal import bytes_text, show, table
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
+    from xdsl.dialects.builtin import ModuleOp
+
+    from frustum.dialects.target import Target
 
 
 def main(options: InspectOptions) -> int:
-    show("\n".join(lines_of(options.path, options.disassemble)) + "\n")
+    show("\n".join(lines_of(options.path, options.disassemble, options.target)) + "\n")
     return GOOD
 
 
-def lines_of(name: str, is_disassembled: bool) -> list[str]:
-    """What is in the file, the folder, the network of the zoo; or its instructions."""
+def lines_of(name: str, is_disassembled: bool, target: str | Path | Target | None = None) -> list[str]:
+    """What is in the file, the folder, the network of the zoo; or its instructions; of a model also what a target runs
+    of it."""
     path, kind = Path(name), kind_of(name)
+    if target is not None and (is_disassembled or kind not in ("onnx", "zoo") or path.name == MANIFEST):
+        raise UsageError(f"{path}: error: --target is for models that are not compiled yet")
     if kind == "onnx" and path.name == MANIFEST and not is_disassembled:
         return about_manifest(path, read_manifest(path.parent))
     if kind in ("folder", "executable"):
@@ -40,7 +47,8 @@ def lines_of(name: str, is_disassembled: bool) -> list[str]:
         raise UsageError(f"{path}: error: there are no instructions in it: compile it first")
     if kind == "stage":
         return about_stage(name)
-    return about_model(name, read_zoo(name, 0) if kind == "zoo" else _read_onnx(path))
+    lines = about_model(name, read_zoo(name, 0) if kind == "zoo" else _read_onnx(path))
+    return lines if target is None else lines + about_coverage(name, target)
 
 
 # --- executables -------------------------------------------------------------------------------------------
@@ -166,6 +174,25 @@ def about_model(name: str, model: ModelProto) -> list[str]:
     ]
 
 
+def about_coverage(name: str, target: str | Path | Target) -> list[str]:
+    """What a machine runs of a model, and what the host does and why."""
+    from frustum.passes.fuse.policy import problems_of
+    from frustum.runtime.tools.coverage import coverage_of
+
+    machine = targets.load(target, problems_of) if isinstance(target, str | Path) else target
+    found = coverage_of(name, machine)
+    host = f"{len(found.on_host)} nodes go to the host" if found.on_host else "nothing goes to the host"
+    layers = [
+        (each.name, each.op, _shape(each.shape), f"{each.macs:,} MACs" if each.macs else "") for each in found.layers
+    ]
+    return [
+        "",
+        f"On {machine.name}: {len(layers)} layers with {found.macs:,} MACs run on the device, {host}",
+        *_section("On the host, and why", ((each.name, each.op, each.reason) for each in found.on_host)),
+        *_section("Layers of the device, when the network is simplified", layers),
+    ]
+
+
 def _read_onnx(path: Path) -> ModelProto:
     from frustum.passes.onnx.loading import load_model
 
@@ -181,13 +208,31 @@ def _type(value: ValueInfoProto) -> tuple[str, str]:
 
 
 def about_stage(path: str) -> list[str]:
-    """Its stop, and its operations by name."""
+    """Its stop, its units with their layers, and its operations by name."""
     from frustum.backend.pipeline import stop_of
 
     module, _ = read_stage(path)
     counts = Counter(op.name for op in module.walk())
     rows = ((name, str(count)) for name, count in counts.most_common())
-    return [f"{path}: a module at stop '{stop_of(module)}'", *_section("Operations", rows)]
+    return [
+        f"{path}: a module at stop '{stop_of(module)}'",
+        *_section("Units: their partition, layers, and what ended their growth", _units_in(module)),
+        *_section("Operations", rows),
+    ]
+
+
+def _units_in(module: ModuleOp) -> Iterator[tuple[str, ...]]:
+    """Of every unit of layers its name, partition, layers and end, as far as they are known at its stop."""
+    from frustum.dialects.unit import UnitOp
+    from frustum.passes.analysis.layer import is_work
+    from frustum.passes.analysis.module import kind_name, node_name
+
+    for unit in module.walk():
+        if isinstance(unit, UnitOp):
+            layers = [node_name(op) or kind_name(op) for op in unit.body.walk() if is_work(op)]
+            partition = "not cut yet" if unit.partition is None else str(unit.partition).partition("<")[2][:-1]
+            ends = "" if unit.stopped_by is None else unit.stopped_by.data
+            yield unit.unit_name.data, partition, ", ".join(layers), ends
 
 
 # --- text --------------------------------------------------------------------------------------------------

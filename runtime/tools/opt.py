@@ -1,4 +1,4 @@
-"""frustum-opt: xDSL's driver with MLIR's diagnostics and dumps.
+"""frustum-opt: xDSL's driver with MLIR's diagnostics, dumps and spelling of options.
 
 Exit codes are those of `frustum`: 0 good, 1 internal error, 2 the command line or the IR is wrong, or a pass refuses
 it, 4 it does not fit the target.  Into a file (`-o`) locations are printed where the input has some.
@@ -6,13 +6,16 @@ it, 4 it does not fit the target.  Into a file (`-o`) locations are printed wher
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from importlib.metadata import version
 from io import BytesIO
-from typing import IO
+from typing import IO, Any, NoReturn
 
+from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass, PassPipeline
 from xdsl.printer import Printer
@@ -29,6 +32,14 @@ NOT_SHRUNK = 1
 AFTER = "after pass "
 SEVERITY = (GOOD, BAD_INPUT, DOES_NOT_FIT, INTERNAL_ERROR)
 """Of several chunks of the input the worst counts."""
+MLIR_FLAGS = {
+    "--mlir-print-op-generic": "print_op_generic",
+    "--mlir-print-debuginfo": "print_debuginfo",
+    "--mlir-timing": "time_passes",
+}
+"""How mlir-opt calls flags of xDSL."""
+ANCHORED = re.compile(r"\s*(?:builtin\.module|any)\s*\((?P<passes>.*)\)\s*", re.DOTALL)
+COMMENT = re.compile(r"//[^\n]*")
 BANNER = "// -----// IR Dump {when} {cls} ({name}) //----- //"
 
 
@@ -65,6 +76,19 @@ class FrustumOpt(xDSLOptMain):
                 action="store_true",
                 help=f"Print the IR {when} each pass, on stderr",
             )
+        for flag, name in MLIR_FLAGS.items():
+            arg_parser.add_argument(flag, dest=name, action="store_true", help=f"As --{name.replace('_', '-')}")
+        arg_parser.add_argument(
+            "--pass-pipeline", dest="passes", type=_anchored, metavar="builtin.module(PASSES)", help="As --passes"
+        )
+        arg_parser.add_argument(
+            "--verify-each", dest="disable_verify", type=_is_off, nargs="?", const=False, metavar="0|1",
+            help="0: as --disable-verify",
+        )  # fmt: skip
+        arg_parser.add_argument(
+            "--show-dialects", action=_ShowDialects, nargs=0, context=self.ctx, help="Print all dialects, and exit"
+        )
+        vars(arg_parser).update(prog="frustum-opt", error=partial(_wrong_words, arg_parser))
 
     def register_all_frontends(self) -> None:
         super().register_all_frontends()
@@ -80,7 +104,8 @@ class FrustumOpt(xDSLOptMain):
 
         def between(previous: ModulePass | None, module: ModuleOp, following: ModulePass | None) -> None:
             self.doing = f"{AFTER}'{previous.name}'" if previous else ""
-            check(previous, module, following)
+            with redirect_stdout(sys.stderr) if self.args.time_passes else nullcontext():
+                check(previous, module, following)
             if previous and self.args.print_ir_after_all:
                 self._dump("After", previous, module)
             if following and self.args.print_ir_before_all:
@@ -140,7 +165,10 @@ class FrustumOpt(xDSLOptMain):
             raise _Internal(self._internal_error(error)) from error
 
     def _parse(self, stream: IO[bytes]) -> ModuleOp:
+        """The module; an empty one of nothing and of comments alone, as mlir-opt has it."""
         self.source = SourceText.read(self.get_input_name(), stream.read())
+        if not self.args.no_implicit_module and not COMMENT.sub("", self.source.text).strip():
+            return ModuleOp([])
         with located_errors(self.source):
             return self.source.parse(self.ctx, not self.args.no_implicit_module)
 
@@ -185,6 +213,38 @@ class FrustumOpt(xDSLOptMain):
 
 class _Internal(Reported):
     """A mistake of ours, ready to print."""
+
+
+def _anchored(text: str) -> str:
+    """The passes of mlir-opt's `builtin.module(...)`; passes here have no other anchors."""
+    found = ANCHORED.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"found {text!r}, allowed builtin.module(PASSES)")
+    return found["passes"]
+
+
+def _is_off(text: str) -> bool:
+    """Whether a flag of mlir-opt is off."""
+    words = {"0": True, "false": True, "1": False, "true": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"found {text!r}, allowed 0, 1, true, false")
+    return words[text.lower()]
+
+
+def _wrong_words(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    """One line, as `frustum` has it."""
+    parser.exit(BAD_INPUT, f"frustum-opt: error: {message} (frustum-opt --help shows what there is)\n")
+    raise AssertionError("argparse ends the process")
+
+
+class _ShowDialects(argparse.Action):
+    def __init__(self, context: Context, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._context = context
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print("\n".join(sorted(self._context.registered_dialect_names)))
+        parser.exit()
 
 
 def _usage_message(error: BaseException) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -15,3 +17,23 @@ def test_settings_are_as_before_after_an_error():
         assert gc.get_threshold() == SETTINGS
         raise ValueError("inside")
     assert gc.get_threshold() == before
+
+
+def test_a_process_of_its_own_sets_aside_what_it_imported_and_made():
+    """Once after the imports, and at its end; nothing of that in a process that is somebody else's."""
+    program = """
+import atexit, gc
+from frustum.runtime.garbage import collect_rarely, collected_rarely
+with collected_rarely():
+    assert gc.get_freeze_count() == 0
+atexit.register(lambda: print(gc.get_freeze_count() > first))
+collect_rarely()
+with collected_rarely():
+    first = gc.get_freeze_count()
+    assert first > 0
+made = [[number] for number in range(1000)]
+with collected_rarely():
+    assert gc.get_freeze_count() <= first
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("True\n", "")

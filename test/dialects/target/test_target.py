@@ -291,7 +291,7 @@ def test_what_is_not_yaml(text: str, message: str):
 # --- what is accepted --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", ["524288", "0x80000", "512 KiB", "'512 KiB'"])
+@pytest.mark.parametrize("size", ["524288", "0x80000", "512 KiB", "'512 KiB'", "524288 B"])
 def test_sizes_may_be_written_out_or_with_a_suffix(size: str):
     assert read_target(EDGE_TEXT.replace("512 KiB", size), "x").cluster.sram.capacity_bytes == 512 * KIB
 

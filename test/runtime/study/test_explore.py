@@ -21,6 +21,7 @@ from frustum.dialects.target import digest, from_json
 from frustum.runtime.failures import UsageError
 from frustum.runtime.study.explore import PointLoop
 from frustum.runtime.study.front import front, front_text, values_of
+from frustum.runtime.study.front_page import page
 from frustum.runtime.study.point import Outcome, Point, run_point
 from frustum.runtime.study.search import search_of
 from frustum.runtime.study.space import FIGURES, KEYS, STRATEGIES, changed, read_space
@@ -195,6 +196,17 @@ def test_what_does_not_fit_is_a_point_with_its_inequality(folder, tmp_path):
     assert "power of two" in by_words[65536, 24].message
     text = front_text(points, space.objectives)
     assert "1 ran, 1 does not fit, 2 refused; 1 on the Pareto front" in text
+
+
+def test_numbers_at_the_edge_of_the_picture_are_in_it():
+    """The last one of the axis across ends where the picture does, and several points `do not fit`."""
+    figures = ((1e9, 2e9), (3e9, 1e9))
+    ran = [Outcome("ran", {"cycles.total": cycles, "dram.total_bytes": size}) for cycles, size in figures]
+    points = [(Point("m.onnx", {}, {}, (str(k),) * 4), result) for k, result in enumerate(ran)]
+    points += [(Point("m.onnx", {}, {}, (str(k),) * 4), Outcome("does not fit")) for k in (2, 3)]
+    text = page(points, ("cycles.total", "dram.total_bytes"), "t")
+    assert "2 ran, 2 do not fit; 2 on the Pareto front" in text
+    assert '" text-anchor="end">3 G</text>' in text.partition("1.73 G")[2]
 
 
 def test_a_fault_of_the_compiler_is_a_point_that_failed(monkeypatch):

@@ -334,3 +334,17 @@ def test_a_missing_type_is_found() -> None:
 
     assert untyped("partly", partly) == ["partly(b)"]
     assert untyped("kind", type("Kind", (), {"__module__": "frustum.x", "f": lambda self: 0})) == ["kind.f ->"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: frustum.compile("m.onnx", polcy="none"), "compile() got an unexpected keyword argument 'polcy'; did"),
+        (lambda: frustum.compile(), "compile() missing a required argument: 'model'"),
+        (lambda: frustum.explain("m.onnx", mosst=1), "explain() got an unexpected keyword argument 'mosst'; did"),
+    ],
+)
+def test_wrong_words_name_what_was_called(call, said):
+    with pytest.raises(TypeError) as error:
+        call()
+    assert str(error.value).startswith(said)

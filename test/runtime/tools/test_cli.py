@@ -382,6 +382,10 @@ def test_inspect_a_stage(model: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert "a module at stop 'fused'" in text
     assert "funit.unit" in text
+    units = text.partition("Units: their partition, layers, and what ended their growth\n")[2].partition("\n\n")[0]
+    assert "  u0   tile [1, " in units and "   conv, pool, mean   cut before " in units
+    assert frustum("inspect", tmp_path / "ir/01-typed.mlir") == 0
+    assert "Units" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]])

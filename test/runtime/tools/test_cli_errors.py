@@ -344,6 +344,7 @@ def test_a_full_disk_leaves_nothing(
         (["run", "m", "--carry", "f16"], "argument --carry: invalid choice: 'f16' (choose from "),
         (["run", "m", "--policy", "best"], "argument --policy: invalid choice: 'best' (choose from "),
         (["run", "m", "--targe", "edge"], "unrecognized arguments: --targe edge"),
+        (["run", "m.mlir", "--check", "m.onnx"], "m.onnx; a file to check against is --check=FILE.onnx, in one word"),
         *(
             (
                 ["run", "m", "--shape", text],

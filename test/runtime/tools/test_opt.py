@@ -259,3 +259,68 @@ def test_the_command_says_what_it_stands_on() -> None:
 def _run(arguments: list[str], text: str = "") -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "frustum.runtime.tools.opt", *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+
+# --- as mlir-opt spells it ---------------------------------------------------------------------------------
+
+
+def test_mlir_spelling_does_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = GOOD.replace("  func", "  %a = arith.addi %x, %x : i32\n  %b = arith.addi %x, %x : i32\n  func")
+    path = _file(tmp_path, twice)
+    texts = []
+    spelt = ["--pass-pipeline=builtin.module(dce)", "--mlir-print-op-generic"]
+    for words in (["-p", "dce", "--print-op-generic"], spelt):
+        assert opt.main([path, *words]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert '"func.func"' in texts[0] and "addi" not in texts[0]
+
+
+@pytest.mark.parametrize("flag", ["--mlir-timing", "--time-passes"])
+def test_timing_is_not_in_what_another_tool_reads(
+    flag: str, good: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert opt.main([good, "-p", "dce", flag]) == 0
+    written = capsys.readouterr()
+    assert "Pass dce took" in written.err
+    assert "took" not in written.out
+
+
+@pytest.mark.parametrize("text", ["", "\n", "// a comment\n  // another\n"])
+def test_nothing_is_an_empty_module(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert opt.main([_file(tmp_path, text)]) == 0
+    assert capsys.readouterr().out.split() == ["builtin.module", "{", "}"]
+    assert opt.main([_file(tmp_path, text), "--no-implicit-module"]) == 2
+
+
+def test_all_dialects_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        opt.main(["--show-dialects"])
+    assert not end.value.code
+    assert {"builtin", "fgraph", "funit", "ftile", "fisa"} <= set(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--no-such-flag"], "frustum-opt: error: unrecognized arguments: --no-such-flag (frustum-opt --help shows"),
+        (["--pass-pipeline", "func.func(cse)"], "found 'func.func(cse)', allowed builtin.module(PASSES)"),
+        (["--verify-each=maybe"], "found 'maybe', allowed 0, 1, true, false"),
+    ],
+)
+def test_wrong_words_are_said_in_one_line(
+    words: list[str], expected: str, good: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        opt.main([good, *words])
+    error = capsys.readouterr().err
+    assert end.value.code == 2
+    assert expected in error and error.count("\n") == 1
+
+
+def test_verification_between_passes_can_be_left_out(good: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("--verify-each", "--verify-each=1"):
+        assert opt.main([good, "-p", "dce", word]) == 0
+    done = _run(["-p", "dce", "--verify-each=0"], GOOD.replace("-> i32", "-> i64"))  # it stays so in a process
+    assert (done.returncode, "i64" in done.stdout) == (0, True)
+    assert capsys.readouterr().err == ""

@@ -114,6 +114,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 REFUSED: dict[str, str] = {
     "{}: error: is compiled already": "compile {made} -o {tmp}/out",
+    "{}: error: --target is for models that are not compiled yet": "inspect {made} --target edge",
     "{}: error: is compiled already: {} has no effect on it": "run {made} --policy none",
     "{}: error: is compiled already: explain takes the model itself": "explain {made}",
     "{}: error: is compiled already: what is explored is compiled for every point": "explore {made} --space {space}",
@@ -169,6 +170,8 @@ CALLED: dict[str, Callable[[SimpleNamespace], object]] = {
     "error: {} {} is none of {}": lambda files: frustum.compile(files.model, dtype="f8"),
     "error: check needs mode full or functional: mode timing computes no numbers":
         lambda files: frustum.run(files.made, mode="timing", check=True),
+    "error: target is for models: this is compiled already":
+        lambda files: frustum.inspect(Compiled.of(files.made), target="edge"),
     "error: inputs are a mapping by name, such as {'x': array}":
         lambda files: frustum.run(files.made, onnx_models.image()),
     "error: --stream {}: the results of so many inputs, {} B, are more than the DRAM of chip {} holds":
