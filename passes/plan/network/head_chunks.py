@@ -32,7 +32,7 @@ from frustum.passes.weights import store_of
 
 
 @dataclass(frozen=True)
-class Heads:
+class AttentionHeads:
     """Attention, and the products that make its queries, keys and values, each read by it alone."""
 
     products: tuple[g.MatmulOp, g.MatmulOp, g.MatmulOp]
@@ -87,7 +87,7 @@ def heads_in_chunks(
     return found
 
 
-def copied_input(heads: Heads) -> list[HeldInput]:
+def copied_input(heads: AttentionHeads) -> list[HeldInput]:
     """A copy of what all chunks read, if that is an input of the network, which can stay where an input cannot."""
     value = heads.read
     users = dict.fromkeys(use.operation for use in value.uses)
@@ -95,7 +95,7 @@ def copied_input(heads: Heads) -> list[HeldInput]:
     return [] if form is None else [held(value, form)]
 
 
-def heads_of(op: Operation) -> Heads | None:
+def heads_of(op: Operation) -> AttentionHeads | None:
     """Attention whose queries, keys and values are made of one map, by products with constant weights that it alone
     reads; None of anything else."""
     if not isinstance(op, g.AttentionOp) or not op.is_merged or {STREAMED, VALUE_PARTS, JOINT} & set(op.attributes):
@@ -115,7 +115,7 @@ def heads_of(op: Operation) -> Heads | None:
         return None
     if len({each.bias is None for each in products}) > 1 or has_mask_of_heads(op):
         return None
-    return Heads((q, k, v), op)
+    return AttentionHeads((q, k, v), op)
 
 
 def has_mask_of_heads(op: g.AttentionOp) -> bool:
@@ -124,7 +124,7 @@ def has_mask_of_heads(op: g.AttentionOp) -> bool:
     return heads > 1
 
 
-def chunk_of(heads: Heads, sram_bytes: int) -> int | None:
+def chunk_of(heads: AttentionHeads, sram_bytes: int) -> int | None:
     """Heads of keys and values of a chunk: as many as fit beside what the products read and the sums, or where not one
     does and there are no sums, the most that take no more than `model.HEADS_SHARE` of SRAM; None where all do, or not
     one."""
@@ -140,7 +140,7 @@ def chunk_of(heads: Heads, sram_bytes: int) -> int | None:
 class HeadChunks:
     """The chunks of one attention, of so many heads of keys and values, as they are made."""
 
-    heads: Heads
+    heads: AttentionHeads
     count: int
     writer: PartWriter
 
