@@ -20,6 +20,7 @@
 | `form` | layer | integers: the loop of each axis of its tensors | `frustum-graph-choose-forms` | layers |
 | `streamed` | attention | string: type of what waits between blocks | `frustum-graph-expand-attention` | layers |
 | `value_parts` | attention | integer: in how many parts its values come | `frustum-graph-expand-attention` | layers |
+| `joint` | attention | unit: it reads channels of maps as they were made | policy `optimal` | layers |
 | `carry` | product | string: the type in which its sums may wait | `frustum-graph-note-carry` | layers |
 | `part_of_sum` | product, tile computation | unit: the next product adds the rest | policy `optimal` | report |
 | `carry` | attention | string: the type of its scores | `frustum-graph-expand-attention` | layers |
@@ -73,6 +74,7 @@ STREAMED = "frustum.streamed"
 CARRY = "frustum.carry"
 PART_OF_SUM = "frustum.part_of_sum"
 VALUE_PARTS = "frustum.value_parts"
+JOINT = "frustum.joint"
 FORM = "frustum.form"
 PLACE = "frustum.place"
 COST_PARTS = "frustum.cost_parts"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
 from xdsl.ir import Data
@@ -86,6 +86,13 @@ class TensorView:
         """Strides between neighbours: inside a block, if there are blocks."""
         n, c, h, w = self.strides
         return (n, c if self.block == 1 else 1, h, w)
+
+    def spread(self, own: int, whole: int) -> TensorView | None:
+        """The view where dimensions that count `own` elements from one position to the next, or multiples, count
+        `whole` instead, for others lie between; None where they do not count so."""
+        if own not in self.strides or any(s > own and s % own for s in self.strides):
+            return None
+        return replace(self, strides=tuple(s // own * whole if s >= own else s for s in self.strides))
 
 
 @irdl_attr_definition

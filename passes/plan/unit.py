@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from frustum.dialects.extents import Extents
+from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.target import Target
 from frustum.dialects.tile import AttentionLayer, Residency, SubMap, Whole
 from frustum.dialects.unit import Partition
@@ -57,6 +57,8 @@ class Budget:
     search: Search = "all"
     inside: bool = False
     """Tiles of which the channels are the innermost loop, and no others."""
+    kept: frozenset[int] = frozenset()
+    """Layers whose maps stay in SRAM, in bytes that are not among these."""
 
 
 _PLANS: dict[Hashable, UnitPlan | None] = {}
@@ -105,11 +107,15 @@ def plan_beside(
 ) -> UnitPlan | None:
     """The cheapest partition of a unit that finds inputs in SRAM, and leaves the maps of the layers `kept` there,
     beside all of which it has so many bytes, with exact numbers."""
-    plan = plan_unit(unit, target, Budget(sram_bytes))
-    if plan is None:
-        return None
-    streamed = sum(m is not None and m.weights == "stream" for m in plan.maps)
-    return evaluate(unit, plan.partition, streamed, kept, target, sram_bytes, chunk_bytes)
+    for beside in dict.fromkeys([frozenset[int](), frozenset(kept)]):  # with a tile of what stays too, or else without
+        plan = plan_unit(unit, target, Budget(sram_bytes, kept=beside))
+        if plan is None:
+            continue
+        streamed = sum(m is not None and m.weights == "stream" for m in plan.maps)
+        found = evaluate(unit, plan.partition, streamed, kept, target, sram_bytes, chunk_bytes)
+        if found is not None:
+            return found
+    return None
 
 
 def signature(unit: UnitLayers) -> Hashable:
@@ -143,6 +149,17 @@ class FittingCut:
     def rank(self) -> int:
         """What is small where few bytes move in few passes: which of many are looked at."""
         return self.dram_bytes + self.cut.passes * PASS_CYCLES
+
+    def with_more_streamed(self) -> FittingCut | None:
+        """The largest of the weights that wait in SRAM streamed too, where there is no room for the chunks of others;
+        None where no others are, none wait, or that moves more."""
+        weights = self.cut.held_weights()
+        waiting = [j for j, where in enumerate(self.residency) if where == "unit" and weights[j]]
+        if not waiting or "stream" not in self.residency:
+            return None
+        residency = replaced(self.residency, max(waiting, key=lambda j: weights[j]), "stream")
+        moved = self.cut.traffic(residency, is_alone=True)
+        return FittingCut(self.cut, residency, moved) if moved <= self.dram_bytes else None
 
 
 def cheapest(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
@@ -282,17 +299,29 @@ def fastest(cuts: Iterable[FittingCut], budget: Budget) -> UnitPlan | None:
         waited = one_copy * cut.traffic() / cut.port_bytes_per_cycle  # nothing is computed while the only copies move
         if best is not None and cut.least_cycles(moved) + waited >= best.cycles:
             continue
-        left = budget.sram_bytes - cut.footprint(found.residency).total_bytes
-        plans = layer_plans(cut, found.residency, sums_bytes=left)
+        best = with_pieces(found, budget, waited, math.inf if best is None else best.cycles) or best
+    return best
+
+
+def with_pieces(found: FittingCut, budget: Budget, waited: float, most_cycles: float) -> UnitPlan | None:
+    """A cut with pieces of its layers that fit SRAM, with more weights streamed where they else do not; None where some
+    layer has none, or it takes no fewer cycles than this."""
+    cut: CutUnit = found.cut
+    trial: FittingCut | None = found
+    while trial is not None:
+        left = budget.sram_bytes - cut.footprint(trial.residency).total_bytes
+        plans = layer_plans(cut, trial.residency, sums_bytes=left)
         if plans is None:
-            continue
-        cycles = cut.in_turn_cycles(plans, moved) + waited
-        if best is not None and cycles >= best.cycles:
-            continue
+            return None
+        cycles = cut.in_turn_cycles(plans, trial.dram_bytes) + waited
+        if cycles >= most_cycles:
+            return None
         sram = cut.footprint(residency_of(plans), stream_bytes(plans), grain=1)
         if sram.total_bytes <= budget.sram_bytes:
-            best = UnitPlan(cut.partition, maps_of(plans), UnitCost(sram, moved, cycles, cut.parts(plans)))
-    return best
+            cost = UnitCost(sram, trial.dram_bytes, cycles, cut.parts(plans))
+            return UnitPlan(cut.partition, maps_of(plans), cost)
+        trial = trial.with_more_streamed()
+    return None
 
 
 def cut_within(
@@ -300,7 +329,7 @@ def cut_within(
 ) -> FittingCut | None:
     """The unit cut so; None where it cannot be, does not fit SRAM, or moves more than `most_bytes`."""
     try:
-        cut = CutUnit.of(unit, partition, target)
+        cut = CutUnit.of(unit, partition, target, budget.kept)
     except Unprojectable:
         return None
     residency = fit(cut, budget)

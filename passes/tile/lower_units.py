@@ -202,8 +202,13 @@ def is_free(operand: SSAValue, concat: g.ConcatOp, operands: list[SSAValue]) -> 
     shape = g.shape_of(operand)
     if math.prod(shape[: concat.axis]) == 1:
         return True
-    plain = root is operand and len(shape) == RANK and concat.axis == 1 and root.has_one_use()
-    return plain and isinstance(root.owner, t.UnitOp) and stores_plainly(root.owner, root)
+    if root is not operand or not root.has_one_use() or not isinstance(root.owner, t.UnitOp):
+        return False
+    if len(shape) == RANK:
+        return concat.axis == 1 and stores_plainly(root.owner, root)
+    own = math.prod(shape[concat.axis :])
+    views = [op.view.data for op in stores_of(root.owner, root)]
+    return bool(views) and all(view.block == 1 and view.spread(own, own) is not None for view in views)
 
 
 def has_place(value: SSAValue) -> bool:
@@ -236,9 +241,13 @@ def is_factor(value: SSAValue) -> bool:
     return False
 
 
+def stores_of(unit: t.UnitOp, result: SSAValue) -> list[t.StoreOp]:
+    """What stores a result of a unit."""
+    number = [each is result for each in unit.results].index(True)
+    return [op for op in unit.body.block.ops if isinstance(op, t.StoreOp) and op.output.value.data == number]
+
+
 def stores_plainly(unit: t.UnitOp, result: SSAValue) -> bool:
     """Whether a map is written by stores that see it as the four dimensions that it has."""
-    usual = dense(g.shape_of(result))
-    number = unit.results.index(result)
-    stores = [op for op in unit.body.block.ops if isinstance(op, t.StoreOp) and op.output.value.data == number]
+    usual, stores = dense(g.shape_of(result)), stores_of(unit, result)
     return bool(stores) and all(s.view.data.strides[0] == usual[0] and s.view.data.block == 1 for s in stores)

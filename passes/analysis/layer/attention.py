@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
-from frustum.dialects.module import CARRY, STREAMED, VALUE_PARTS
+from frustum.dialects.module import CARRY, JOINT, STREAMED, VALUE_PARTS
 from frustum.dialects.tile import SAME, Access, AnyAxis, AttentionLayer, Axis, TensorView, Whole
 from frustum.passes.analysis.layer.nest import Layer, MapOperand, builds, contiguous, dense, scales_of
 
@@ -39,6 +39,8 @@ def attention(op: g.AttentionOp) -> Layer:
         operand(1, op.k, groups, size, op.firsts[1], is_first, (SAME, of_keys, Whole(1), whole)),
         operand(2, op.v, groups, value_size, op.firsts[2], is_first, (SAME, part(1, share), Whole(1), whole)),
     ]
+    if JOINT in op.attributes:
+        maps = [joint(each, x, first) for each, x, first in zip(maps, (op.q, op.k, op.v), op.firsts, strict=True)]
     streamed: tuple[int, ...] = ()
     parts = op.attributes.get(VALUE_PARTS)
     if isinstance(parts, IntegerAttr):  # one head, some channels of the values at a time
@@ -83,6 +85,15 @@ def operand(
     index: int, value: SSAValue, heads: int, size: int, first: int, is_channels_first: bool, access: Access
 ) -> MapOperand:
     return MapOperand(index, *seen(g.shape_of(value), heads, size, first, is_channels_first), access)
+
+
+def joint(own: MapOperand, value: SSAValue, first: int) -> MapOperand:
+    """The same of all channels of a tensor [B, rows, channels], of which those from `first` on are read: as a layer
+    has made it."""
+    dims, view = seen(shape := g.shape_of(value), shape[-1], 1, 0, is_channels_first=False)
+    n, channels, *others = own.access
+    assert isinstance(channels, Axis)
+    return replace(own, dims=dims, view=view, access=(n, replace(channels, low=first), *others))
 
 
 def seen(shape: Extents, heads: int, size: int, first: int, is_channels_first: bool) -> Map:

@@ -38,15 +38,16 @@ class Window:
 
     def view(self, view: t.TensorView) -> t.TensorView:
         """A view of the tensor as one of the buffer."""
-        strides = view.strides
+        found = view
         for own, whole in self.spread:
-            if own not in strides or any(s > own and s % own for s in strides):
+            wider = found.spread(own, whole)
+            if wider is None:
                 raise PassFailedException(
-                    f"part of a concatenation in DRAM is seen with strides {view.strides}, found {strides}; allowed "
-                    f"are {own} elements and multiples of them for the dimensions outside of that concatenated"
+                    f"part of a concatenation in DRAM is seen with strides {view.strides}, found {found.strides}; "
+                    f"allowed are {own} elements and multiples of them for the dimensions outside of that concatenated"
                 )
-            strides = tuple(s // own * whole if s >= own else s for s in strides)
-        return replace(view, offset=view.offset + self.offset, strides=strides)
+            found = wider
+        return replace(found, offset=view.offset + self.offset)
 
     def part(self, offset: int, own: int, whole: int) -> Window:
         """Of a concatenation that lies here: the operand behind `offset` elements."""

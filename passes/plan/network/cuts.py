@@ -243,7 +243,7 @@ class CutSearch:
             for stays in [kept] * is_kept + [NOTHING] * is_there:
                 over = written_over(order, stop - 1, found) if stays and is_there else NOTHING
                 free = self.capacity - setting.size((maps - over) | stays)
-                if not 0 < free < loaded + node.weight_bytes + (0 if over else rows):
+                if free <= 0 or (not over and free >= loaded + node.weight_bytes + rows):
                     continue
                 choice = self.known.beside(setting, (stop - 1, stop), found, stays, (free, self.capacity))
                 if choice is not None:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, NameLoc, StringAttr, UnitAttr, UnknownLoc, i64
@@ -33,6 +34,8 @@ from frustum.passes.weights import Array, WeightStore, is_float, numpy_of, store
 
 WIDE = 4
 """Bytes of f32."""
+Range: TypeAlias = tuple[int, int]
+"""Positions [first, stop)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ def in_chunks(order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, 
         hidden = hidden_in(order, k)
         channels = None if hidden is None else chunk_of(hidden, sram_bytes)
         if hidden is not None and channels is not None:
-            found.append(Chunks(hidden, channels, store_of(module)).put())
+            writer = PartWriter(hidden.sums, store_of(module))
+            found.append(HiddenChunks(hidden, channels, writer).put())
     return found
 
 
@@ -90,10 +94,8 @@ def goes_out(order: LayerOrder, unit: UnitChoice, k: int) -> bool:
 
 def hidden_in(order: LayerOrder, k: int) -> Hidden | None:
     """What sums up the map of layer k, where chunks of it can be made alone; None where they cannot."""
-    sums = sole_reader(order.nodes[k].op)
-    if not isinstance(sums, g.MatmulOp) or sums.a is not order.nodes[k].op.results[0] or not has_weights(sums):
-        return None
-    if sums.trans_a or (layer_of(sums).keeps_sums_wide and element_bytes(sums.result) < WIDE):
+    sums = sums_up(order.nodes[k].op)
+    if sums is None:
         return None
     makers: dict[Operation, None] = {}
     shape = g.shape_of(sums.a)
@@ -115,6 +117,14 @@ def hidden_in(order: LayerOrder, k: int) -> Hidden | None:
     if any(use.operation not in makers and use.operation is not sums for op in makers for use in op.results[0].uses):
         return None
     return Hidden(tuple(node.op for node in order.nodes if node.op in makers), sums)
+
+
+def sums_up(op: Operation) -> g.MatmulOp | None:
+    """The product that alone reads what an operation makes and sums it up, if that can be done in parts."""
+    sums = sole_reader(op)
+    if not isinstance(sums, g.MatmulOp) or sums.a is not op.results[0] or not has_weights(sums) or sums.trans_a:
+        return None
+    return None if layer_of(sums).keeps_sums_wide and element_bytes(sums.result) < WIDE else sums
 
 
 def is_number(value: SSAValue) -> bool:
@@ -146,52 +156,28 @@ def chunk_of(hidden: Hidden, sram_bytes: int) -> int | None:
 
 
 @dataclass
-class Chunks:
-    """The chunks of one hidden map, as they are made."""
+class PartWriter:
+    """Puts parts of layers before the last of those whose place they take."""
 
-    hidden: Hidden
-    width: int
+    last: Operation
     store: WeightStore
     made: list[Operation] = field(default_factory=list)
 
-    def put(self) -> InChunks:
-        """All chunks in the place of the whole."""
-        sums = self.hidden.sums
-        result: SSAValue | None = None
-        for first in range(0, self.hidden.channels, self.width):
-            values: dict[SSAValue, SSAValue] = {}
-            for op in self.hidden.makers:
-                values[op.results[0]] = self.part(op, values, first)
-            result = self.share(values[sums.a], first, result)
-        assert result is not None
-        sums.result.replace_all_uses_with(result)
+    def instead_of(self, result: SSAValue, ops: Sequence[Operation]) -> InChunks:
+        """Take these layers out, the last one first, whose result is this one now."""
+        self.last.results[0].replace_all_uses_with(result)
         old = []
-        for op in (sums, *reversed(self.hidden.makers)):
+        for op in ops:
             behind = op.next_op
             assert behind is not None  # a network ends with its outputs
             op.detach()
             old.append((op, behind))
         return InChunks(tuple(self.made), tuple(old))
 
-    def part(self, op: Operation, values: dict[SSAValue, SSAValue], first: int) -> SSAValue:
-        """Channels [first, first + width) of what one of the makers makes."""
-        if isinstance(op, g.MatmulOp):
-            axis = 0 if op.trans_b else 1
-            weights = self.constant(op.b, axis, first)
-            bias = None if op.bias is None else self.constant(op.bias, 0, first)
-            made: Operation = g.MatmulOp(op.a, weights, bias, trans_b=op.trans_b, act=op.act)
-        elif isinstance(op, g.UnaryOp):
-            made = g.UnaryOp(op.act, values[op.x])
-        else:
-            assert isinstance(op, g.BinaryOp)
-            a, b = (values.get(x, x) for x in (op.a, op.b))
-            made = g.BinaryOp(op.kind, a, b, op.act, element=op.element)
-        return self.insert(made, op, f"/{first}")
-
-    def share(self, part: SSAValue, first: int, before: SSAValue | None) -> SSAValue:
-        """What these channels add to the sums."""
-        sums, is_last = self.hidden.sums, first + self.width == self.hidden.channels
-        weights = self.constant(sums.b, 1 if sums.trans_b else 0, first)
+    def share(self, sums: g.MatmulOp, part: SSAValue, channels: Range, before: SSAValue | None) -> SSAValue:
+        """What some of the channels that a product sums up, [first, stop), add to what those before them have made."""
+        first, is_last = channels[0], channels[1] == g.shape_of(sums.a)[-1]
+        weights = self.constant([sums.b], 1 if sums.trans_b else 0, [channels])
         bias = sums.bias if before is None else None
         added = sums.residual if before is None else before
         act = sums.act if is_last else None
@@ -201,34 +187,77 @@ class Chunks:
             made.attributes[PART_OF_SUM] = UnitAttr()
         return result
 
-    def constant(self, whole: SSAValue, axis: int, first: int) -> SSAValue:
-        """Some positions of a constant along an axis."""
-        assert isinstance(whole.owner, g.WeightOp)
-        element, shape = g.tensor_of(whole).element_type, g.shape_of(whole)
-        key = whole.owner.key.data
-        taken = partial(part_of, self.store, key, axis, first, self.width, numpy_of(element))
-        part = g.WeightOp(
-            self.store.add(f"{key}/{first}", taken), g.tensor_type(element, replaced(shape, axis, self.width))
-        )
-        if isinstance(held := whole.owner.attributes.get(HELD_BYTES), IntegerAttr):
-            own = ceil_div(held.value.data * self.width, shape[axis])
-            part.attributes[HELD_BYTES] = IntegerAttr(own, i64)
-        return self.insert(part, self.hidden.sums)
+    def constant(self, wholes: Sequence[SSAValue], axis: int, ranges: Sequence[Range]) -> SSAValue:
+        """Some positions of constants along an axis, [first, stop) of each, behind each other."""
+        keys, held, is_measured = [], 0, True
+        for whole, (first, stop) in zip(wholes, ranges, strict=True):
+            assert isinstance(whole.owner, g.WeightOp)
+            keys.append(whole.owner.key.data)
+            size = whole.owner.attributes.get(HELD_BYTES)
+            is_measured &= isinstance(size, IntegerAttr)
+            if isinstance(size, IntegerAttr):
+                held += ceil_div(size.value.data * (stop - first), g.shape_of(whole)[axis])
+        element, shape = g.tensor_of(wholes[0]).element_type, g.shape_of(wholes[0])
+        taken = partial(parts_of, self.store, keys, axis, ranges, numpy_of(element))
+        dims = replaced(shape, axis, sum(stop - first for first, stop in ranges))
+        part = g.WeightOp(self.store.add(f"{keys[0]}/{ranges[0][0]}", taken), g.tensor_type(element, dims))
+        if is_measured:
+            part.attributes[HELD_BYTES] = IntegerAttr(held, i64)
+        return self.insert(part, self.last)
 
     def insert(self, op: Operation, like: Operation, chunk: str = "") -> SSAValue:
-        """Put an operation before the sums, with what stands on the one that it is part of; `chunk` is added to its
-        name: what it makes is not what the model calls so."""
+        """Put an operation before the last layer, with what stands on the one that it is part of; `chunk` is added to
+        its name: what it makes is not what the model calls so."""
         if not isinstance(op, g.WeightOp):
             op.attributes.update(like.attributes)
         name = node_name(like)
         op.location = NameLoc(StringAttr(name + chunk), UnknownLoc()) if name and chunk else like.location
-        block = self.hidden.sums.parent
+        block = self.last.parent
         assert isinstance(block, Block)
-        block.insert_op_before(op, self.hidden.sums)
+        block.insert_op_before(op, self.last)
         self.made.append(op)
         return op.results[0]
 
 
-def part_of(store: WeightStore, key: str, axis: int, first: int, width: int, dtype: np.dtype) -> Array:
-    """Part of a constant along an axis."""
-    return np.ascontiguousarray(store[key].take(range(first, first + width), axis), dtype)
+@dataclass
+class HiddenChunks:
+    """The chunks of one hidden map, of so many channels, as they are made."""
+
+    hidden: Hidden
+    width: int
+    writer: PartWriter
+
+    def put(self) -> InChunks:
+        """All chunks in the place of the whole."""
+        sums = self.hidden.sums
+        result: SSAValue | None = None
+        for first in range(0, self.hidden.channels, self.width):
+            values: dict[SSAValue, SSAValue] = {}
+            for op in self.hidden.makers:
+                values[op.results[0]] = self.part(op, values, first)
+            result = self.writer.share(sums, values[sums.a], (first, first + self.width), result)
+        assert result is not None
+        return self.writer.instead_of(result, (sums, *reversed(self.hidden.makers)))
+
+    def part(self, op: Operation, values: dict[SSAValue, SSAValue], first: int) -> SSAValue:
+        """Channels [first, first + width) of what one of the makers makes."""
+        own = [(first, first + self.width)]
+        if isinstance(op, g.MatmulOp):
+            weights = self.writer.constant([op.b], 0 if op.trans_b else 1, own)
+            bias = None if op.bias is None else self.writer.constant([op.bias], 0, own)
+            made: Operation = g.MatmulOp(op.a, weights, bias, trans_b=op.trans_b, act=op.act)
+        elif isinstance(op, g.UnaryOp):
+            made = g.UnaryOp(op.act, values[op.x])
+        else:
+            assert isinstance(op, g.BinaryOp)
+            a, b = (values.get(x, x) for x in (op.a, op.b))
+            made = g.BinaryOp(op.kind, a, b, op.act, element=op.element)
+        return self.writer.insert(made, op, f"/{first}")
+
+
+def parts_of(
+    store: WeightStore, keys: Sequence[str], axis: int, ranges: Sequence[Range], dtype: np.dtype
+) -> Array:
+    """Parts of constants along an axis, behind each other."""
+    parts = [store[key].take(range(*each), axis) for key, each in zip(keys, ranges, strict=True)]
+    return np.ascontiguousarray(np.concatenate(parts, axis) if len(parts) > 1 else parts[0], dtype)

@@ -17,7 +17,7 @@ from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
-from frustum.dialects.module import PLACE
+from frustum.dialects.module import JOINT, PART_OF_SUM, PLACE
 from frustum.dialects.tile import AnyAxis, Axis, Whole
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
 from frustum.passes.analysis.layer import Layer, MapOperand, is_layer, is_work, layer_of
@@ -184,9 +184,12 @@ class LayerOrder:
         return len(set(operands)) == len(operands) and all(self.is_part(m, concat) for m in operands)
 
     def is_row(self, concat: int) -> bool:
-        """A concatenation of any shape that its operands are written into: these lie one behind the other."""
+        """A concatenation of any shape that its operands are written into: these lie one behind the other, or the
+        layers that make them can leave gaps for each other."""
         op = self.nodes[concat].op
-        if not isinstance(op, g.ConcatOp) or math.prod(g.shape_of(op.result)[: op.axis]) > 1:
+        if not isinstance(op, g.ConcatOp):
+            return False
+        if math.prod(g.shape_of(op.result)[: op.axis]) > 1 and not all(self.leaves_gaps(x, op) for x in op.xs):
             return False
         operands = [read.map for read in self.nodes[concat].reads]
         readers = (
@@ -194,6 +197,16 @@ class LayerOrder:
         )
         alone = all(each == [concat] for each in readers)
         return alone and len(set(operands)) == len(operands) and all(self.is_free(m) for m in operands)
+
+    def leaves_gaps(self, value: SSAValue, concat: g.ConcatOp) -> bool:
+        """Whether a layer makes a part of a concatenation, for it alone, with dimensions outside of the concatenated
+        one whose positions can lie farther apart."""
+        shape, number = g.shape_of(value), self.number_of(value)
+        layer = None if number is None or not value.has_one_use() else self.nodes[number].layer
+        if layer is None or len(shape) == len(layer.out_dims):
+            return False
+        own = math.prod(shape[concat.axis :])
+        return layer.out_view.block == 1 and layer.out_view.spread(own, own) is not None
 
     def is_free(self, map_: int) -> bool:
         """A layer makes it, and it is no output of the network."""
@@ -362,8 +375,11 @@ def rates_of(nodes: Sequence[LayerNode], count: int, d: int) -> tuple[list[Fract
 
 def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[Operation]]:
     """The order of the file, and where they differ: branch after branch, and level by level; of one section.  In all
-    of them the products that make heads stand right before the attention that reads these."""
+    of them the products that make heads stand right before the attention that reads these.  Where policy `optimal` has
+    put chunks of maps instead of whole ones, the order is that in which it has put them."""
     ops = heads_together(ops_of_section(network, section))
+    if any({PART_OF_SUM, JOINT} & op.attributes.keys() for op in ops):
+        return [ops]
     position = {op: i for i, op in enumerate(ops)}
     roots = ([g.root_of(operand).owner for operand in op.operands] for op in ops)
     before = [

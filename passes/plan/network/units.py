@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
@@ -21,6 +22,8 @@ from frustum.passes.analysis.foreign import gather, sections_of
 from frustum.passes.analysis.layer import is_side_by_side
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
+from frustum.passes.plan.network.candidates import UnitChoice
+from frustum.passes.plan.network.head_chunks import heads_in_chunks
 from frustum.passes.plan.network.hidden_chunks import in_chunks
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
@@ -72,7 +75,7 @@ def fuse_section(
     planner = Planner(network, target, options, section)
     plan = with_inputs_held(planner) or planner.plan()
     if plan is not None:
-        for improved in (with_places, with_maps_again, with_copied_inputs, with_hidden_in_chunks):
+        for improved in (with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_hidden_in_chunks):
             plan = improved(planner, plan)
         write(network, plan, section, number)
         return len(plan.units), plan
@@ -169,16 +172,33 @@ def with_copied_inputs(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return planner.kept_if(held, planner.is_better(plan)) or plan
 
 
+def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which attention is made some heads at a time where its result, or its
+    queries, keys and values, go through DRAM."""
+    for is_summed in (True, False):
+        plan = with_chunks(planner, plan, partial(heads_in_chunks, is_summed=is_summed))
+    return plan
+
+
 def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which hidden maps of products that go through DRAM are made and read
     in chunks."""
+    return with_chunks(planner, plan, in_chunks)
+
+
+def with_chunks(
+    planner: Planner,
+    plan: NetworkPlan,
+    put: Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]],
+) -> NetworkPlan:
+    """The plan, or on one cluster a better one of the network as `put` changes it for so many bytes of SRAM."""
     target, options = planner.target, planner.options
     if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
         return plan
     module = planner.network.get_toplevel_object()
     assert isinstance(module, ModuleOp)
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
-    return planner.kept_if(in_chunks(plan.order, plan.units, module, capacity), planner.is_better(plan)) or plan
+    return planner.kept_if(put(plan.order, plan.units, module, capacity), planner.is_better(plan)) or plan
 
 
 def with_inputs_held(planner: Planner) -> NetworkPlan | None:
