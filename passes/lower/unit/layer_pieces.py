@@ -24,7 +24,18 @@ from frustum.dialects.isa.program import (
     Starts,
     View,
 )
-from frustum.dialects.tile import ComputeOp, ConvLayer, ShuffleLayer, StackLayer, SubMap, WrapLayer
+from frustum.dialects.tile import (
+    SAME,
+    Access,
+    ComputeOp,
+    ConvLayer,
+    PickLayer,
+    ShuffleLayer,
+    StackLayer,
+    SubMap,
+    Whole,
+    WrapLayer,
+)
 from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.analysis.layer import SAME4
 from frustum.passes.analysis.piece_nest import CHANNELS_IN, GROUP, LoopName, Nest
@@ -51,7 +62,7 @@ from frustum.passes.lower.unit.memory_map import (
     packed,
 )
 from frustum.passes.lower.unit.partial_sums import PartialSums
-from frustum.passes.lower.unit.raster import parts_of
+from frustum.passes.lower.unit.raster import RasterPlaced, parts_of
 
 IMAGES = 0
 MAP, RESIDUAL = 0, 1
@@ -156,15 +167,36 @@ class LayerPieces(LayerNest):
 
 def map_piece(low: LayerNest, k: int) -> PieceLoad:
     """Operand k's piece."""
-    tile, access = low.tiles[k], low.access[k]
-    (start, extent), names = nests.needs(access, low.share if k else low.piece), nests.depends(access)
+    tile, access, limits = low.tiles[k], low.access[k], low.limits_of(k)
+    names = nests.depends(access)
+    if isinstance(low.kind, PickLayer):
+        tile, access, limits = as_picked(low.out, tile, access, limits)
+    start, extent = nests.needs(access, low.share if k else low.piece)
     if low.conv and k == 0:
         start, extent, names = channel_piece(low, low.conv, start, extent, names)
-    box = Box(start, extent, tile.bound, low.limits_of(k))
+    box = Box(start, extent, tile.bound, limits)
     piece = packed(tile, start, extent)
     is_bus_free = low.conv is not None and low.piece.start[CHANNELS].core != 0  # weights go to each core apart
     engine = spread(low, *start) if is_bus_free else "mvdma"
     return filled(low, low.nest.depth(names), "nram", piece, engine, parts_of(tile, box))
+
+
+def as_picked(out: Placed, tile: Placed, access: Access, limits: Limits) -> tuple[Placed, Access, Limits]:
+    """The operand of a pick in the positions of its result, where these are all from some one on: what a reader's
+    windows ask for beyond the result is clipped there, though the operand goes on (and is not in the tile)."""
+    for d, axis in enumerate(access):
+        is_ring = tile.wrap is not None and tile.wrap.dim == d
+        if isinstance(axis, Whole) or axis.num != 1 or not axis.low or is_ring or isinstance(tile, RasterPlaced):
+            continue
+        origin = tile.start if tile.origin is None else tile.origin
+        tile = replace(
+            tile, start=replaced(tile.start, d, tile.start[d] - axis.low),
+            origin=replaced(origin, d, origin[d] - axis.low), bound=replaced(tile.bound, d, out.bound[d]),
+        )  # fmt: skip
+        limit = limits[d]
+        limits = replaced(limits, d, None if limit is None else limit - axis.low)
+        access = replaced(access, d, SAME)
+    return tile, access, limits
 
 
 def channel_piece(
