@@ -8,9 +8,10 @@ import house
 import pytest
 
 LIMITS = {
-    # 35,944 before what keeps the machine busy; 42,310 before every layer fused; 51,000 before pages of runs
-    "lines of code": 57_700,
-    "files": 425,
+    # 35,944 before what keeps the machine busy; 42,310 before every layer fused; 51,000 before pages of runs; 57,700
+    # before windowed attention, heads in chunks, tiles of several tensors and attention of integers
+    "lines of code": 60_000,
+    "files": 440,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,

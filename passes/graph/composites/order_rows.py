@@ -14,6 +14,7 @@ from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.graph import shape_of, tensor_of, tensor_type
+from frustum.dialects.graph.declaration import LayerOp
 from frustum.passes.analysis.module import value_bytes
 from frustum.passes.graph.patterns.rows import MovedRows, boxes_of, moves_rows, rows_of
 
@@ -294,6 +295,7 @@ def rearrange(move: Operation) -> None:
 
 
 def erase_unused(block: Block) -> None:
+    """Layers that nobody reads any more."""
     for op in reversed(list(block.ops)):
-        if op.results and not isinstance(op, g.WeightOp) and not any(result.uses for result in op.results):
+        if isinstance(op, LayerOp) and not isinstance(op, g.WeightOp) and not any(each.uses for each in op.results):
             Rewriter.erase_op(op)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -42,6 +42,7 @@ from frustum.passes.analysis import piece_nest as nests
 from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, copies, filled, spread
 from frustum.passes.lower.unit.memory_map import (
     CHANNELS,
+    CoreBuffer,
     Placed,
     allocate,
     byte_strides,
@@ -67,19 +68,6 @@ LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
 LEAST_SUM = 1e-30
 """A row that sees no key is 0 divided by this; of others the sum is 1 at least."""
 IDENTITY_KERNEL: dict[str, Any] = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1)}
-
-
-@dataclass(frozen=True)
-class CoreBuffer:
-    """A buffer of a core, and where the elements of a box lie in it."""
-
-    alloc: isa.AllocOp
-    view: View
-
-    def along(self, **steps: int) -> View:
-        """The view with other strides of some dimensions (d0 to d3)."""
-        strides = tuple(steps.get(f"d{d}", own) for d, own in enumerate(self.view.strides))
-        return replace(self.view, strides=strides)
 
 
 class AttentionLowering:

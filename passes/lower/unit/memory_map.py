@@ -76,6 +76,19 @@ class Placed:
         return p.View(self.element, offset, self.strides, wrap=self.wrap)
 
 
+@dataclass(frozen=True)
+class CoreBuffer:
+    """A buffer of a core, and where the elements of a box lie in it."""
+
+    alloc: isa.AllocOp
+    view: p.View
+
+    def along(self, **steps: int) -> p.View:
+        """The view with other strides of some dimensions (d0 to d3)."""
+        strides = tuple(steps.get(f"d{d}", own) for d, own in enumerate(self.view.strides))
+        return replace(self.view, strides=strides)
+
+
 def byte_strides(tile: Tile) -> Extents:
     return tuple(s * p.ELEMENT_BYTES[tile.element] for s in strides_in(tile))
 

@@ -186,7 +186,7 @@ def _target(folder: Path, memory: str, size: int) -> Path:
 
 
 TOO_LARGE = {
-    "sram": onnx_models.one_node("Softmax", (1, 1000)),
+    "sram": onnx_models.one_node("Softmax", (1, 997)),  # a prime: it has no equal parts
     "nram": onnx_models.one_node("Conv", (1, 1, 64, 64), (1, 1, 11, 11)),
     "wram": onnx_models.one_node("Conv", (1, 1, 64, 64), (1, 1, 11, 11)),
     "dram": onnx_models.network(),

@@ -33,7 +33,6 @@ from frustum.passes.lower.unit.attention import (
     POSITION,
     QUERIES,
     AttentionLowering,
-    CoreBuffer,
     PieceSteps,
     put,
 )
@@ -56,7 +55,7 @@ class RowState:
     highest: mm.Placed
     total: mm.Placed
     result: mm.Placed
-    in_core: CoreBuffer | None = None
+    in_core: mm.CoreBuffer | None = None
 
 
 class RowsOfBlock(AttentionLowering):
@@ -136,11 +135,11 @@ class RowSteps(PieceSteps):
         super().__init__(low)
         count = copies(low.depth)
         scores = self.held_scores(is_looped=low.depth > 0)
-        self.highest: CoreBuffer = low.held(1, low.score_element, count)
-        self.old_highest: CoreBuffer = low.held(1, low.score_element, count)
-        self.old_total: CoreBuffer = low.held(1, "f32", count)
-        self.before: CoreBuffer = low.held(1, "f32", 1)
-        self.shrink: CoreBuffer = low.held(1, "f32", 1)
+        self.highest: mm.CoreBuffer = low.held(1, low.score_element, count)
+        self.old_highest: mm.CoreBuffer = low.held(1, low.score_element, count)
+        self.old_total: mm.CoreBuffer = low.held(1, "f32", count)
+        self.before: mm.CoreBuffer = low.held(1, "f32", 1)
+        self.shrink: mm.CoreBuffer = low.held(1, "f32", 1)
         held = (self.highest, self.total, self.before, self.shrink, self.old_highest, self.old_total)
         self.buffers: list[Operation] = [*scores, *(each.alloc for each in held), *self.held_results(count)]
         if self.scaled_queries is not None:
@@ -149,7 +148,7 @@ class RowSteps(PieceSteps):
     def held_results(self, count: int) -> list[Operation]:
         """Buffers for results: what there was of them, what the block adds, both by the sums."""
         low = self.low
-        self.inverse: CoreBuffer = low.held(1, "f32", 1)
+        self.inverse: mm.CoreBuffer = low.held(1, "f32", 1)
         self.result: mm.Placed = mm.packed(low.own.out, low.result.start, low.result.extent)
         self.old: mm.Placed = replace(self.result)
         placed = [mm.allocate(each, "nram", count) for each in (self.result, self.old)]
@@ -166,7 +165,7 @@ class RowSteps(PieceSteps):
         box = self.low.own.result_box
         return replace(box, limit=self.low.limits_if_seen(box))
 
-    def kept(self, *, is_taken: bool) -> list[tuple[mm.Placed, CoreBuffer, Box]]:
+    def kept(self, *, is_taken: bool) -> list[tuple[mm.Placed, mm.CoreBuffer, Box]]:
         """Maxima and sums of the piece's rows: where they lie, here, and their box."""
         low = self.low
         box = low.later_box(1) if is_taken else low.made_box(1)
@@ -307,7 +306,7 @@ class WideRowSteps(RowSteps):
         here = behind(self.sums.view, self.first)
         return self.kind.value_size - self.first, here, self.low.of_piece(held), held.alloc.buffer
 
-    def kept(self, *, is_taken: bool) -> list[tuple[mm.Placed, CoreBuffer, Box]]:
+    def kept(self, *, is_taken: bool) -> list[tuple[mm.Placed, mm.CoreBuffer, Box]]:
         box = self.low.later_box(self.first) if is_taken else self.low.made_box(self.first)
         return [*super().kept(is_taken=is_taken), (self.low.state.result, self.sums, box)]
 
@@ -374,7 +373,7 @@ class FinishedRows(AttentionLowering):
             block.add_op(isa.RepeatOp(times, Region(body), stage=stage))
 
 
-def taken(low: AttentionLowering, state: mm.Placed, held: CoreBuffer, box: Box) -> Operation:
+def taken(low: AttentionLowering, state: mm.Placed, held: mm.CoreBuffer, box: Box) -> Operation:
     """A copy of what is kept of rows to a core."""
     copy = isa.Copy(engine="mvdma", src_view=state.view(box.start), dst_view=held.view, box=box)
     return isa.emit(copy, state.buffer, held.alloc.buffer, **low.own.site.tags)
