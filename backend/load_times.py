@@ -27,18 +27,20 @@ class LoadTimes:
     """
 
     def __init__(self, code: Code, target: Target, children: Sequence[Operation]) -> None:
-        self.model = CostModel(code, target)
+        self.model: CostModel = CostModel(code, target)
         of = {code.operations[child.position]: n for n, child in enumerate(self.model.children)}
         self.kinds: list[int | None] = [
             BARRIER if isinstance(op, BarrierOp) else None if is_far_ahead(op) else of.get(op) for op in children
         ]
         """Of each child of the program its number in the model; None where nothing waits for it in its place."""
         self.order: list[int] = list(range(len(children)))
+        self.first_barrier: int | None
+        self.fetched: float
         self.first_barrier, self.fetched = fetched_first(children, target)
         self._find_waits(code)
         self.done: dict[int, float] = {}
         self.states: list[tuple[float, float]] = []
-        self.total = self._replay(0)
+        self.total: float = self._replay(0)
 
     def _find_waits(self, code: Code) -> None:
         """Of each child whom it waits for; of each buffer that is filled who had its bytes before."""

@@ -48,7 +48,6 @@ INTEGERS = DenseArrayBase.constr(eq(i64))
 COMMON = " (`stage` $stage^)? (`waits` $waits^)? (`signal` $signal^)? (`layer` $layer^)? (`unit` $unit^)? attr-dict"
 """The end of every instruction's assembly format."""
 SEGMENTS = "operandSegmentSizes"
-INTEGER_BITS: dict[p.Element, int] = {"i8": 8, "i16": 16, "i32": 32}
 
 Value: TypeAlias = Any
 """A plain value of `program.py`: int, float, bool, str, a tuple of numbers, a small dataclass or None."""
@@ -342,7 +341,7 @@ def check_at_least(op: Instruction, field: str, least: int) -> None:
 
 def check_scales(op: Instruction, elements: Sequence[p.Element], *, needed: bool = True) -> None:
     """One scale for each operand and the result where any of them holds integers that stand for numbers."""
-    has_integers = any(element in INTEGER_BITS for element in elements)
+    has_integers = any(element in p.INTEGER_BITS for element in elements)
     if op.scales is None:
         if has_integers and needed:
             raise VerifyException(f"'{op.name}': operands of {', '.join(elements)} need scales")
@@ -358,6 +357,6 @@ def check_scales(op: Instruction, elements: Sequence[p.Element], *, needed: bool
 
 def check_zero(name: str, zero: int, element: p.Element) -> None:
     """A zero point is a number of its type; floating-point operands have none."""
-    half = 1 << INTEGER_BITS[element] - 1 if element in INTEGER_BITS else 0
+    half = 1 << p.INTEGER_BITS[element] - 1 if element in p.INTEGER_BITS else 0
     if zero and not -half <= zero < half:
         raise VerifyException(f"'{name}': {zero} is no zero point of {element}")

@@ -29,7 +29,6 @@ from frustum.dialects.isa.attributes import DRAM, NRAM, WRAM, BufferType
 from frustum.dialects.isa.instruction import (
     COMMON,
     INTEGER,
-    INTEGER_BITS,
     OPERATIONS,
     Instruction,
     check_at_least,
@@ -210,7 +209,7 @@ def check_convolution(op: ConvOp | DepthwiseOp) -> None:
     """Where the bias is, and what must hold of integers."""
     if op.bias is not None and op.bias.type not in (NRAM, WRAM):
         raise VerifyException(f"'{op.name}': the bias is in nram or wram, found {op.bias.type}")
-    if op.in_view.data.element in INTEGER_BITS:
+    if op.in_view.data.element in p.INTEGER_BITS:
         check_integers(op)
     elif any((op.weight_zero, op.multiplier, op.in_zero, op.out_zero, op.scales)):
         raise VerifyException(f"'{op.name}': zero points, multiplier and scales belong to integers")
@@ -225,7 +224,7 @@ def check_integers(op: ConvOp | DepthwiseOp) -> None:
         "acc": p.ACCUMULATORS.get(element),
         "weight_zero": element,
         "multiplier": "f32",
-        "out": element if op.multiplier is not None else "i32" if out in INTEGER_BITS else out,
+        "out": element if op.multiplier is not None else "i32" if out in p.INTEGER_BITS else out,
     }
     for name, of_type in expected.items():
         view = getattr(op, f"{name}_view", None)
@@ -380,7 +379,7 @@ class HideOp(Mapping):
 
     def check(self) -> None:
         elements = self.in_view.data.element, self.out_view.data.element
-        if any(element in INTEGER_BITS for element in elements):
+        if any(element in p.INTEGER_BITS for element in elements):
             raise VerifyException(f"'{self.name}': integers have no infinity, found {', '.join(elements)}")
 
 
@@ -405,7 +404,7 @@ class NormaliseOp(Instruction):
             check_axes(self.name, value_of(self.axes))
         views = (self.in_view, self.scale_view, self.shift_view, self.out_view)
         elements = [view.data.element for view in views if view is not None]
-        if any(element in INTEGER_BITS for element in elements):
+        if any(element in p.INTEGER_BITS for element in elements):
             raise VerifyException(f"'{self.name}': only floats are normalised, found {', '.join(elements)}")
         if group and (1 in value_of(self.axes) or self.box.data.extent[1] % group):
             raise VerifyException(f"'{self.name}': the box has whole groups of {group} channels")

@@ -47,6 +47,7 @@ POOL_KINDS, UNARY_KINDS = words(functions.Pooling), words(functions.Function)
 BINARY_KINDS, REDUCE_KINDS = words(functions.Arithmetic), words(functions.Reduction)
 RESIZE_MODES, ROUNDINGS = words(functions.Interpolation), words(functions.Rounding)
 ELEMENT_BYTES: dict[str, int] = {"f32": 4, "f16": 2, "bf16": 2, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
+INTEGER_BITS: dict[Element, int] = {"i8": 8, "i16": 16, "i32": 32}
 ACCUMULATORS: dict[Element, Element] = {"f32": "f32", "f16": "f32", "bf16": "f32", "i8": "i32", "i16": "i64"}
 """Of the types of products, the type in which the matrix unit sums them."""
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from frustum.dialects.extents import Extents
-from frustum.dialects.isa.instruction import INTEGER_BITS
-from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Depthwise, View
+from frustum.dialects.isa.program import ELEMENT_BYTES, INTEGER_BITS, Conv, Depthwise, View
 from frustum.runtime.device.addresses import buffer_elements
 from frustum.runtime.device.effects import Call, effect, store
 from frustum.runtime.device.form import Ints, groups_of

@@ -292,7 +292,7 @@ class WideRowSteps(RowSteps):
 
     def held_results(self, count: int) -> list[Operation]:
         low = self.low
-        self.sums = low.held(self.kind.value_size, "f32", SUM_COPIES if count > 1 else 1)
+        self.sums: mm.CoreBuffer = low.held(self.kind.value_size, "f32", SUM_COPIES if count > 1 else 1)
         self.first: int = low.state.result.extent[1]
         """Channels whose sums come from SRAM and go back there; the others' are in the core."""
         return [self.sums.alloc]
