@@ -18,6 +18,7 @@ from frustum.runtime.model.options import (
     Keywords,
     Request,
     RunOptions,
+    Told,
     flag_of,
     options_of,
 )
@@ -37,8 +38,8 @@ def tables() -> str:
         lines.append(_row(first, keyword, *others, _no_effect(said)))
     for name, kind in OTHERS.items():
         own = [(each, said) for each, said in options_of(kind) if not is_shared(each, kind)]
-        shared = " Those of `compile`, and:" if issubclass(kind, Request) and kind is not CompileOptions else ""
-        shared = " Those of `run` down to `--no-cache`, and:" if kind is CompileOptions else shared
+        shared = " Those of `compile` down to `--no-cache`, and:" if issubclass(kind, Request) else ""
+        shared = " Those of `run` down to `-v`, and:" if kind is CompileOptions else shared
         lines += ["", f"### `frustum {name}`", "", f"{(kind.__doc__ or '').strip()}{shared}", ""]
         lines += [*SHORT_HEAD, *(_row(*cells(*pair)) for pair in own)] if own else ["It has no options."]
     return "\n".join(lines) + "\n"
@@ -46,7 +47,8 @@ def tables() -> str:
 
 def is_shared(option: Field[Any], kind: type[Any]) -> bool:
     """Whether an option of a command is one of all that compile."""
-    return issubclass(kind, Request) and option.name in {each.name for each in fields(Request)}
+    shared = Told if issubclass(kind, Told) else Request
+    return issubclass(kind, shared) and option.name in {each.name for each in fields(shared)}
 
 
 def cells(option: Field[Any], said: CommandOption) -> Iterator[str]:

@@ -267,14 +267,33 @@ class Request(Keywords):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompileOptions(Request):
+class Told(Request):
+    """The same with what is printed of it."""
+
+    quiet: bool = option("print nothing but errors", default=False)
+    json: bool = option("print the report (`compile`: the manifest) as JSON, in place of the text", default=False)
+    verbose: bool = option(
+        "print all figures behind the screen (`compile`: what `inspect` says of the folder)", default=False, flag="-v"
+    )
+
+
+def refuse_two_forms(options: Told) -> None:
+    """UsageError where what is printed is asked for in two forms."""
+    if options.quiet and (options.json or options.verbose):
+        raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
+    if options.json and options.verbose:
+        raise UsageError("error: --json and -v: the JSON has all figures")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions(Told):
     """Compile a model into a folder that `frustum run` takes."""
 
     folder: str = field(metadata=said("the folder to write", "DIR", flag="-o"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(Request):
+class RunOptions(Told):
     """Compile (or load) a model, run it on the emulated machine, print the report."""
 
     input: str | None = option("inputs: arrays by input name", "FILE.npz", unsaid="random inputs")
@@ -291,9 +310,6 @@ class RunOptions(Request):
         " Model Explorer (.json)",
         "FILE.onnx|FILE.json", unsaid="nothing is written",
     )  # fmt: skip
-    quiet: bool = option("print nothing but errors", default=False)
-    json: bool = option("print the report as JSON, in place of the text", default=False)
-    verbose: bool = option("print all figures behind the screen", default=False, flag="-v")
     trace: str | None = option(
         "write a trace for Perfetto: engines, memories, arrows between them", "FILE.pftrace",
         unsaid="nothing is written"

@@ -20,7 +20,7 @@ from frustum.runtime.device.memory import AccessError
 from frustum.runtime.failures import GOOD, Differs, UsageError, say
 from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.model.cache import built
-from frustum.runtime.model.options import RunOptions, refuse_compiled
+from frustum.runtime.model.options import RunOptions, refuse_compiled, refuse_two_forms
 from frustum.runtime.model.sources import Job, Origin, kind_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.terminal import has_colours, nan_text, show
@@ -183,10 +183,7 @@ def _refuse_contradictions(options: RunOptions) -> None:
         raise UsageError(f"error: --html {STDOUT}: the page is written to a file, not to stdout")
     if options.trace or options.html or options.annotate:
         _refuse_drawings(options, is_stream)
-    if options.quiet and (options.json or options.verbose):
-        raise UsageError(f"error: --quiet and {'--json' if options.json else '-v'}: one of them")
-    if options.json and options.verbose:
-        raise UsageError("error: --json and -v: the JSON has all figures")
+    refuse_two_forms(options)
     for name in ("check", "output", "input"):
         if options.mode == "timing" and getattr(options, name):
             raise UsageError(f"error: --{name} needs --mode full or functional: mode timing computes no numbers")

@@ -13,7 +13,7 @@ from frustum.backend.pipeline import STOPS
 from frustum.runtime import option_table
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model import options
-from frustum.runtime.model.options import Keywords, Request, RunOptions, flag_of, options_of
+from frustum.runtime.model.options import Keywords, Request, RunOptions, Told, flag_of, options_of
 from frustum.runtime.tools import cli
 
 PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
@@ -35,8 +35,9 @@ def test_every_option_of_every_command_is_on_the_page() -> None:
     for name, parser in commands.choices.items():
         typed = {each.option_strings[-1] if each.option_strings else each.metavar for each in parser._actions}
         own = set(re.findall(r"^\| `(-[\w-]+|[^ `]+)", sections[name].replace("\\|", "|"), re.MULTILINE))
-        if issubclass(cli.COMMANDS[name][0], Request):
-            shared = {flag_of(each) or "MODEL" for each, said in options_of(Request) if said.is_typed}
+        if issubclass(kind := cli.COMMANDS[name][0], Request):
+            common = Told if issubclass(kind, Told) else Request
+            shared = {flag_of(each) or "MODEL" for each, said in options_of(common) if said.is_typed}
             typed, own = typed - shared, own - shared
         assert typed - {"--help", "-h"} == own, name
     rows = [row for text in sections.values() for row in text.splitlines() if row.startswith(("| `", "| -"))]

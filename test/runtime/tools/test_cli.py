@@ -125,6 +125,21 @@ def test_an_open_leading_dimension_is_1_which_one_line_says(
     assert capsys.readouterr().err == ""
 
 
+def test_compile_prints_as_much_as_is_asked(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made"
+    assert frustum("compile", model, "-o", made, "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    assert frustum("compile", model, "-o", made, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((made / "manifest.json").read_text())
+    assert frustum("compile", model, "-o", made, "-v") == 0
+    shown = capsys.readouterr().out
+    assert frustum("inspect", made) == 0
+    assert shown.endswith(capsys.readouterr().out)
+    assert frustum("compile", model, "-o", made, "--quiet", "-v") == 2
+
+
 def test_batch_of_a_model_that_says_1(model: str, tmp_path: Path) -> None:
     assert frustum("run", model, "--check", "--batch", 3, "--output", tmp_path / "out.npz") == 0
     with np.load(tmp_path / "out.npz") as found:
