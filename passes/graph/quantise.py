@@ -113,6 +113,9 @@ def keys_and_values(network: g.NetworkOp) -> set[SSAValue]:
 
 def _quantise(network: g.NetworkOp, store: WeightStore) -> None:
     ranges = _ranges(network)
+    for op in [value.owner for value in ranges]:
+        if isinstance(op, g.BinaryOp) and _is_with_infinite(op, store):
+            del ranges[op.result], op.attributes[RANGE]
     for value in reversed(list(ranges)):
         if isinstance(value.owner, g.ConcatOp):
             for part in value.owner.xs:
@@ -127,6 +130,13 @@ def _quantise(network: g.NetworkOp, store: WeightStore) -> None:
             _quantise_weights(op, store)
         elif isinstance(op, g.BinaryOp) and not is_comparison(op):
             _quantise_constants(op, store)
+
+
+def _is_with_infinite(op: g.BinaryOp, store: WeightStore) -> bool:
+    """Whether elements are combined with a constant that has infinite ones, a mask's: no integers stand for these, nor
+    for what they make."""
+    constants = [x.owner for x in op.operands if isinstance(x.owner, g.WeightOp)]
+    return not all(np.isfinite(store[weight.key.data]).all() for weight in constants)
 
 
 def _ranges(network: g.NetworkOp) -> dict[SSAValue, tuple[float, float]]:
@@ -183,7 +193,9 @@ def _source(value: SSAValue) -> g.DequantizeOp | None:
 
 
 def _quantise_constants(op: g.BinaryOp, store: WeightStore) -> None:
-    """A constant beside an activation of integers: one scale, zero point 0."""
+    """A constant beside an activation of integers: one scale, zero point 0.  One with infinite elements stays."""
+    if _is_with_infinite(op, store):
+        return
     for index, value in enumerate(op.operands):
         weight = value.owner
         if not isinstance(weight, g.WeightOp) or _source(op.operands[1 - index]) is None:

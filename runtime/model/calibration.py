@@ -183,16 +183,21 @@ def layer_values(module: ModuleOp, inputs: Inputs) -> tuple[dict[str, Array], di
 
 
 def snr_db(expected: Array, found: Array) -> float:
-    """10 log10 of the power of what is expected over the power of the difference."""
+    """10 log10 of the power of what is expected over that of the difference; equal infinite numbers have neither."""
     signal = noise = 0.0
     ours, theirs = expected.ravel(), found.ravel()
     for start in range(0, ours.size, CHUNK):
-        part = ours[start : start + CHUNK].astype(np.float64)
+        part, other = (each[start : start + CHUNK].astype(np.float64) for each in (ours, theirs))
+        if not math.isfinite(part @ part):
+            differ = np.isfinite(part) | (part != other)
+            part, other = part[differ], other[differ]
         signal += float(part @ part)
-        part -= theirs[start : start + CHUNK].astype(np.float64)
+        part -= other
         noise += float(part @ part)
     if not noise:
         return float(MOST_DB)
+    if not math.isfinite(noise):
+        return -float(MOST_DB)
     return float(min(MOST_DB, 10 * np.log10(signal / noise))) if signal else -float(MOST_DB)
 
 

@@ -10,6 +10,7 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
+from frustum.dialects.functions import Reduction
 
 
 class RemoveIdentity(RewritePattern):
@@ -34,11 +35,16 @@ class MergeMoves(RewritePattern):
                 new = g.TransposeOp(op.x.owner.x, tuple(inner[axis] for axis in op.perm))
             case g.TransposeOp() if _order_of_long_axes(op) == sorted(_order_of_long_axes(op)):
                 new = g.ReshapeOp(op.x, g.shape_of(op.result))
-            case g.ReduceOp() if op.scales is None and all(g.shape_of(op.x)[axis] == 1 for axis in op.axes):
+            case g.ReduceOp() if op.scales is None and _is_of_single(op):
                 new = g.ReshapeOp(op.x, g.shape_of(op.result))
         if new is not None:
             new.location = op.location
             rewriter.replace(op, new)
+
+
+def _is_of_single(op: g.ReduceOp) -> bool:
+    """One element makes each result, and is it: the variance of one element is 0."""
+    return Reduction(op.kind).is_of_parts and all(g.shape_of(op.x)[axis] == 1 for axis in op.axes)
 
 
 def _order_of_long_axes(op: g.TransposeOp) -> list[int]:

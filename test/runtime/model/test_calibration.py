@@ -144,6 +144,30 @@ def test_attention_with_a_mask_stays_one_of_floats(tmp_path):
     assert "i8" not in attention_in(tmp_path)
 
 
+def test_a_mask_of_infinite_numbers_is_none_of_integers():
+    rng = np.random.default_rng(6)
+    mask = np.where(rng.random((24, 24)) < 0.5, -np.inf, 3 * rng.random((24, 24))).astype(np.float32)
+    mask[:, 0] = 0
+    numbers = {"a": rng.standard_normal((24, 24)), "mask": mask, "b": rng.standard_normal((24, 8))}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "a"], ["s0"]), helper.make_node("Add", ["s0", "mask"], ["s1"]),
+            helper.make_node("Softmax", ["s1"], ["p"], axis=-1), helper.make_node("MatMul", ["p", "b"], ["y"]),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 24, 24])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 24, 8])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in numbers.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=8)
+    job = build(Request(made, dtype="int8", target="edge", no_cache=True))
+    inputs = {"x": rng.random((1, 24, 24), np.float32)}
+    result = frustum.run(job.chain.single, inputs, checked=True)
+    module = import_onnx(made)
+    expected = ReferenceExecutor(store_of(module)).run_graph(module, inputs)["y"]
+    assert snr_db(expected, result.outputs["y"]) > ENOUGH_DB
+
+
 def test_a_range_around_zero_has_the_zero_point_zero():
     assert centred_scale(-2.54, 1).zero == 0
     assert centred_scale(-2.54, 1).scale == pytest.approx(0.02)
@@ -275,6 +299,15 @@ def test_signal_to_noise_of_large_arrays_is_that_of_the_definition(dtype):
     y = (x + rng.normal(0, 3, x.shape)).astype(dtype)
     signal, noise = np.square(x.astype(np.float64)).sum(), np.square(x.astype(np.float64) - y).sum()
     assert snr_db(x, y) == pytest.approx(10 * math.log10(signal / noise))
+
+
+def test_signal_to_noise_beside_infinite_numbers():
+    expected, found = np.array([1, -np.inf, 2], np.float32), np.array([1.1, -np.inf, 2], np.float32)
+    assert snr_db(expected, found) == pytest.approx(snr_db(expected[::2], found[::2]))
+    assert snr_db(expected, expected) == 200
+    for odd in (0, np.inf):
+        assert snr_db(expected, np.array([1, odd, 2], np.float32)) == -200
+        assert snr_db(np.array([1, odd, 2], np.float32), expected) == -200
 
 
 def test_what_is_no_number_is_outside_the_range():

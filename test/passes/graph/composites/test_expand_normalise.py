@@ -10,6 +10,7 @@ from stops import aimed, run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
+from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.composites.expand_normalise import ExpandNormalise, _NormExpansion, parts_of
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.weights import store_of
@@ -58,6 +59,21 @@ def test_few_groups_are_shared_by_all_cores(groups, columns, is_left):
     assert any(isinstance(each, g.NormaliseOp) for each in module.walk()) == is_left
     sums = [each for each in module.walk() if isinstance(each, g.ReduceOp) and each.axes == (2, 3)]
     assert [each.kind for each in sums] == [] if is_left else ["mean", "variance"]
+
+
+@pytest.mark.parametrize("shape", [(1, 2999), (1, 3, 1, 1)])
+def test_parts_of_one_element_do_not_vary(shape):
+    net = Net()
+    axes = tuple(range(1, len(shape)))
+    module, _ = net.module(net.layer(g.NormaliseOp(net.input(*shape), axes=axes, epsilon=1e-5)))
+    x = {"x0": np.random.default_rng(0).normal(2, 1, shape).astype(np.float32)}
+    (found,) = [each for each in module.walk() if isinstance(each, g.NormaliseOp)]
+    (want,) = run_module(module, x).values()
+    _NormExpansion(found, store_of(module), target=machine(1, 1), most=10).run()
+    Canonicalize().apply(Context(), module)
+    module.verify()
+    (got,) = run_module(module, x).values()
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("mean", "deviation"), [(0, 5000), (1000, 1), (0, 1e-3)])
