@@ -30,7 +30,7 @@ TOKENS_LAST = (0, 2, 1)
 
 
 @dataclass
-class Group:
+class PositionGroup:
     """Layers that pass positions to each other, directly or through reshapes that leave the channels alone."""
 
     layers: list[Pointwise] = field(default_factory=list)
@@ -84,14 +84,14 @@ def see_positions_alike(module: ModuleOp) -> None:
                 group.see_as(axes)
 
 
-def groups_of(network: g.NetworkOp) -> list[Group]:
+def groups_of(network: g.NetworkOp) -> list[PositionGroup]:
     """Layers with what they share tensors with, and reshapes between them."""
-    group_of: dict[SSAValue, Group] = {}
+    group_of: dict[SSAValue, PositionGroup] = {}
     for op in network.walk():
         if isinstance(op, g.ReshapeOp) and keeps_channels(op):
-            joined, values = Group(reshapes=[op]), positions_of(op)
+            joined, values = PositionGroup(reshapes=[op]), positions_of(op)
         elif isinstance(op, Pointwise) and is_pointwise(op):
-            joined, values = Group(layers=[op]), positions_of(op)
+            joined, values = PositionGroup(layers=[op]), positions_of(op)
         else:
             continue
         known = [group_of[value] for value in values if value in group_of]
