@@ -30,6 +30,7 @@ from frustum.dialects.graph.views import CHANNELS_FIRST, CHANNELS_LAST, SLICES_F
 from frustum.passes.analysis.layer.moves import is_side_by_side
 from frustum.passes.graph.patterns.borders import find_borders
 from frustum.passes.graph.patterns.moves import fold_moves
+from frustum.passes.graph.patterns.positions import see_positions_alike
 from frustum.passes.graph.patterns.transpositions import cancel_transpositions
 
 RANK = 4  # of a map: n, c, h, w
@@ -51,7 +52,9 @@ class LayerMoves(ModulePass):
     3. one between a volume and its slices is a volume, or what the windows of slices behind it read;
     4. a slice with steps above 0 of a map, also behind reshapes and a transposition of its channels (a shuffle that is
        split), is a pick; but not one of an input that is only put beside others in DRAM (a window of a cache), for that
-       needs no copy of it (`frustum-lower-load-parts`).
+       needs no copy of it (`frustum-lower-load-parts`);
+    5. norms, products and what is element by element beside them see positions by the axes (tokens; rows and columns)
+       by which most around them does, and a transposition of these is a turn (`see_positions_alike`).
     """
 
     name = "frustum-graph-layer-moves"
@@ -67,6 +70,7 @@ class LayerMoves(ModulePass):
             turned(each)
         for cut in [o for o in op.walk() if isinstance(o, SliceOp)]:
             picked(cut)
+        see_positions_alike(op)
 
 
 def transpose_parts(op: TransposeOp, concat: ConcatOp) -> None:

@@ -16,6 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.passes.analysis.module import target_of, value_bytes
+from frustum.passes.graph.patterns.product_slices import ChannelSlice, channel_slices, moved_as
 from frustum.passes.weights import Array, WeightStore, is_float, numpy_of, store_of
 
 SHARE = 2
@@ -38,6 +39,8 @@ class PartProducts(ModulePass):
     clusters and stay there, where those of the whole lie far apart.  A result that is too large to stay (`SHARE`) is
     left: what the product reads would be read three times, and nothing gained; but where one cluster has room for it
     all, heads are made one by one (`HEADS_SHARE`).
+    Where slices behind transpositions of the whole read some channels each, there is a product for each too, however
+    large: else the whole would be moved, and its slices (`patterns/product_slices.py`).
     """
 
     name = "frustum-graph-part-products"
@@ -46,6 +49,9 @@ class PartProducts(ModulePass):
         store, chip = store_of(op), target_of(op).chip
         own = chip.cluster.sram.capacity_bytes
         room = chip.clusters * own // SHARE
+        for matmul in [each for each in op.walk() if isinstance(each, g.MatmulOp)]:
+            if has_constants(matmul) and len(g.shape_of(matmul.b)) == 2 and (slices := channel_slices(matmul)):
+                _Parts(matmul, store).take_apart(slices)
         for product in [each for each in op.walk() if isinstance(each, Product)]:
             goes_by_heads = chip.clusters == 1 and value_bytes(product.operands[0]) <= HEADS_SHARE * own
             if (goes_by_heads or value_bytes(product.result) <= room) and can_be_parted(product):
@@ -54,10 +60,7 @@ class PartProducts(ModulePass):
 
 def can_be_parted(product: Product) -> bool:
     """Whether only attention reads a product, in parts, and its weights and bias are constants of floats."""
-    constants = [value for value in (weights_of(product), product.bias) if value is not None]
-    if not all(isinstance(value.owner, g.WeightOp) for value in constants) or not is_of_positions(product):
-        return False
-    if product.residual is not None or not is_float(g.tensor_of(product.operands[0]).element_type):
+    if not has_constants(product) or not is_of_positions(product):
         return False
     width = g.shape_of(product.result)[channels_of(product)]
     users = [(view, use.operation) for view in views_of(product) for use in view.uses]
@@ -70,6 +73,14 @@ def can_be_parted(product: Product) -> bool:
         if isinstance(user, g.AttentionOp)
         for _, part in parts_of(user, view)
     )
+
+
+def has_constants(product: Product) -> bool:
+    """Whether a product is one of floats with constants, and nothing is added to it."""
+    constants = [value for value in (weights_of(product), product.bias) if value is not None]
+    if not all(isinstance(value.owner, g.WeightOp) for value in constants) or product.residual is not None:
+        return False
+    return is_float(g.tensor_of(product.operands[0]).element_type)
 
 
 def is_of_positions(product: Product) -> bool:
@@ -129,6 +140,14 @@ class _Parts:
                 assert isinstance(view.owner, Operation)
                 Rewriter.erase_op(view.owner)
 
+    def take_apart(self, slices: Sequence[ChannelSlice]) -> None:
+        """Products of channels in the place of slices."""
+        for part in slices:
+            made = self.part(part.first, part.width, g.shape_of(self.product.result))
+            moves = moved_as(part, made)
+            Rewriter.replace_op(part.op, moves, [moves[-1].results[0]])
+        erase_moves(self.product)
+
     def read_parts(self, user: g.AttentionOp, view: SSAValue) -> None:
         """Attention that reads the products of its parts, each whole."""
         operands, firsts = [user.q, user.k, user.v], list(user.firsts)
@@ -176,6 +195,13 @@ class _Parts:
         op.location = self.product.location
         Rewriter.insert_op(op, InsertPoint.before(self.product))
         return op.results[0]
+
+
+def erase_moves(op: Operation) -> None:
+    """An operation that nobody reads but moves that nobody reads."""
+    for use in tuple(op.results[0].uses):
+        erase_moves(use.operation)
+    Rewriter.erase_op(op)
 
 
 def part_of(store: WeightStore, key: str, axis: int, first: int, width: int, dtype: np.dtype) -> Array:

@@ -84,3 +84,34 @@ def test_windows_and_what_others_read_stay_whole(kernel):
     made = aimed(net.module(*outputs)[0], "default")
     PartProducts().apply(Context(), made)
     assert [g.shape_of(op.result)[1] for op in made.walk() if isinstance(op, g.ConvOp)] == [24]
+
+
+def moved(net, packed, order, number):
+    """One of three that lie side by side in the channels of [tokens, batch, 3 * heads * size], as exporters take it."""
+    tokens, batch, _ = g.shape_of(packed)
+    apart = net.layer(g.TransposeOp(net.layer(g.ReshapeOp(packed, (tokens, batch, 3, 2, 4))), order))
+    (_, *rest) = g.shape_of(apart)
+    part = net.layer(g.SliceOp(apart, (number, 0, 0, 0, 0), (1, *rest)))
+    return net.unary("exp", net.layer(g.ReshapeOp(part, tuple(rest))))
+
+
+@pytest.mark.parametrize("order", [(2, 0, 1, 3, 4), (2, 1, 3, 0, 4)])
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (1,)])
+def test_slices_behind_a_transposition_of_the_whole(order, numbers):
+    """In the order of the product, and heads first: nothing is made that nobody reads."""
+    net = Net()
+    packed = net.layer(g.MatmulOp(net.input(5, 3, 8), net.weight(8, 24), net.weight(24)))
+    module, inputs = net.module(*(moved(net, packed, order, number) for number in numbers))
+    made, widths = parted(module)
+    assert widths == [8] * len(numbers)
+    assert not any(isinstance(op, g.SliceOp) for op in made.walk())
+    assert any(isinstance(op, g.TransposeOp) for op in made.walk()) == (order != (2, 0, 1, 3, 4))
+    for wanted, got in zip(run_module(module, inputs).values(), run_module(made, inputs).values(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_read_otherwise_too_is_not_taken_apart():
+    net = Net()
+    packed = net.layer(g.MatmulOp(net.input(5, 3, 8), net.weight(8, 24), net.weight(24)))
+    module, _ = net.module(moved(net, packed, (2, 0, 1, 3, 4), 0), packed)
+    assert parted(module)[1] == [24]
