@@ -112,10 +112,8 @@ def keys_and_values(network: g.NetworkOp) -> set[SSAValue]:
 
 
 def _quantise(network: g.NetworkOp, store: WeightStore) -> None:
+    _forget_infinite(network, store)
     ranges = _ranges(network)
-    for op in [value.owner for value in ranges]:
-        if isinstance(op, g.BinaryOp) and _is_with_infinite(op, store):
-            del ranges[op.result], op.attributes[RANGE]
     for value in reversed(list(ranges)):
         if isinstance(value.owner, g.ConcatOp):
             for part in value.owner.xs:
@@ -130,6 +128,13 @@ def _quantise(network: g.NetworkOp, store: WeightStore) -> None:
             _quantise_weights(op, store)
         elif isinstance(op, g.BinaryOp) and not is_comparison(op):
             _quantise_constants(op, store)
+
+
+def _forget_infinite(network: g.NetworkOp, store: WeightStore) -> None:
+    """Results of constants with infinite elements have no range."""
+    for op in network.body.block.ops:
+        if isinstance(op, g.BinaryOp) and RANGE in op.attributes and _is_with_infinite(op, store):
+            del op.attributes[RANGE]
 
 
 def _is_with_infinite(op: g.BinaryOp, store: WeightStore) -> bool:
