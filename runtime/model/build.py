@@ -44,7 +44,7 @@ from frustum.runtime.device.tables import with_tables
 from frustum.runtime.diagnostics import Reported, operation_at_fault
 from frustum.runtime.failures import CompilerFault, UsageError, exit_code_of
 from frustum.runtime.files import cannot_write, make_folder
-from frustum.runtime.garbage import collected_rarely
+from frustum.runtime.garbage import collect_beside, collected_rarely
 from frustum.runtime.machine import Machine
 from frustum.runtime.model import request as asked
 from frustum.runtime.model.chain import (
@@ -83,7 +83,9 @@ def build(
     to have no engine for go to the host in another attempt, if they may.
     """
     with collected_rarely():
-        return _built(request, progress, see)
+        job = _built(request, progress, see)
+    collect_beside(sum(len(part) for each in job.chain.executables for _, part in each.weights))
+    return job
 
 
 def _built(request: Request, progress: Progress, see: Callable[[Sequence[Interface] | None], None]) -> Job:

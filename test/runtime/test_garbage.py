@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 
-from frustum.runtime.garbage import SETTINGS, collected_rarely
+from frustum.runtime.garbage import HEAVY_BYTES, SETTINGS, collect_beside, collected_rarely
 
 
 def test_settings_are_as_before_after_an_error():
@@ -17,6 +18,23 @@ def test_settings_are_as_before_after_an_error():
         assert gc.get_threshold() == SETTINGS
         raise ValueError("inside")
     assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize(("weight_bytes", "is_gone"), [(HEAVY_BYTES, False), (HEAVY_BYTES + 1, True)])
+def test_garbage_is_looked_for_beside_large_weights(weight_bytes, is_gone):
+    class Circle:
+        pass
+
+    gc.collect()
+    gc.disable()
+    try:
+        one = Circle()
+        one.self, seen = one, weakref.ref(one)
+        del one
+        collect_beside(weight_bytes)
+        assert (seen() is None) == is_gone
+    finally:
+        gc.enable()
 
 
 def test_a_process_of_its_own_sets_aside_what_it_imported_and_made():
