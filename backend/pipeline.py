@@ -69,6 +69,7 @@ from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.graph.turn_weights import TurnWeights
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
 from frustum.passes.lower.compress_weights import CompressWeights
+from frustum.passes.lower.hold_parts import HoldParts
 from frustum.passes.lower.keep_tensors import KeepTensors
 from frustum.passes.lower.load_parts import LoadParts
 from frustum.passes.lower.lower_tiles import LowerTiles
@@ -271,7 +272,8 @@ def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
     keep: tuple[ModulePass, ...] = ()
     if choices.keeps_tensors:
-        keep = LoadParts(choices.optimise), StoreParts(), KeepTensors(choices.closely), ShareLoads()
+        closely = choices.closely
+        keep = LoadParts(choices.optimise), StoreParts(), KeepTensors(closely), HoldParts(closely), ShareLoads()
     return choices.edited((LowerTiles(hold=choices.weights == "shared"), *keep, ChooseLineBuffer()))
 
 

@@ -61,6 +61,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-lower-load-parts", "frustum.passes.lower.load_parts:LoadParts"),
     ("frustum-lower-store-parts", "frustum.passes.lower.store_parts:StoreParts"),
     ("frustum-lower-keep-tensors", "frustum.passes.lower.keep_tensors:KeepTensors"),
+    ("frustum-lower-hold-parts", "frustum.passes.lower.hold_parts:HoldParts"),
     ("frustum-lower-share-loads", "frustum.passes.lower.share_loads:ShareLoads"),
     ("frustum-lower-choose-line-buffer", "frustum.passes.lower.choose_line_buffer:ChooseLineBuffer"),
     ("frustum-join-sections", "frustum.backend.join_sections:JoinSections"),

@@ -66,14 +66,14 @@ class KeepTensors(ModulePass):
         policy = text_of(op, POLICY)
         for program in op.walk():
             if isinstance(program, ProgramOp) and policy == "optimal":
-                _Keeping(program, target_of(op), self.closely).run()
+                Keeping(program, target_of(op), self.closely).run()
             elif isinstance(program, ProgramOp):
                 for each in program.walk():
                     note(each, "only policy optimal keeps tensors in SRAM")
 
 
 @dataclass
-class _Keeping:
+class Keeping:
     """A program while its tensors find room; `room`: bytes of SRAM that each child of it leaves, by number."""
 
     program: ProgramOp
@@ -103,7 +103,7 @@ class _Keeping:
             if isinstance(flow, Flow):
                 first, last = self.life(flow)
                 self.keep(flow, first)
-                self.room[first : last + 1] = [room - flow.kept_bytes for room in self.room[first : last + 1]]
+                self.take(flow, first, last)
             elif flow is not None:
                 note(external, flow)
 
@@ -143,6 +143,10 @@ class _Keeping:
         """The first and the last child of the program that stores or loads some of the tensor."""
         numbers = [self.number[op] for op in (*flow.stores, *flow.loads)]
         return min(numbers), max(numbers)
+
+    def take(self, flow: Flow, first: int, last: int) -> None:
+        """Give a tensor its room in SRAM from one child to another."""
+        self.room[first : last + 1] = [room - flow.kept_bytes for room in self.room[first : last + 1]]
 
     def keep(self, flow: Flow, first: int) -> None:
         """Let the tensor lie in SRAM, and its copies go there."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 from xdsl.ir import Operation, SSAValue
@@ -37,17 +38,23 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class BoxMove:
-    """A box of a tensor that is moved to a box of another: byte offsets and strides in both, elements along each
-    dimension; `load` and `store` are the copies that do it."""
+class BoxPair:
+    """A box of a tensor and the box of another one that has the same elements: byte offsets and strides in both,
+    elements along each dimension."""
 
-    load: CopyOp
-    store: CopyOp
     from_offset: int
     to_offset: int
     from_strides: Sequence[int]
     to_strides: Sequence[int]
     extents: Sequence[int]
+
+
+@dataclass(frozen=True)
+class BoxMove(BoxPair):
+    """A box of a tensor that is moved to a box of another; `load` and `store` are the copies that do it."""
+
+    load: CopyOp
+    store: CopyOp
 
     @property
     def source(self) -> SSAValue:
@@ -57,7 +64,10 @@ class BoxMove:
     def reversed(self) -> BoxMove:
         """The same boxes the other way round."""
         there = self.to_offset, self.from_offset, self.to_strides, self.from_strides
-        return BoxMove(self.load, self.store, *there, self.extents)
+        return BoxMove(*there, self.extents, self.load, self.store)
+
+
+AnyPair = TypeVar("AnyPair", bound=BoxPair)
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class PartInDigits:
     """A move by the digits of the tensor that it goes to: of each the first position, how many follow from it on, and
     how many bytes of the source a step is."""
 
-    move: BoxMove
+    move: BoxPair
     starts: Sequence[int]
     counts: Sequence[int]
     steps: Sequence[int]
@@ -86,7 +96,7 @@ def move_of(store: CopyOp) -> BoxMove | None:
     offsets = [origin(view, box) for view in (source, target)]
     if not all(each.is_constant for each in offsets):
         return None
-    return BoxMove(load, store, offsets[0].base, offsets[1].base, source.strides, target.strides, box.bound)
+    return BoxMove(offsets[0].base, offsets[1].base, source.strides, target.strides, box.bound, load, store)
 
 
 def is_plain(op: CopyOp) -> bool:
@@ -143,7 +153,7 @@ def in_digits(value: int, digits: Sequence[Digit]) -> list[int]:
     return found if value >= 0 else [-each for each in found]
 
 
-def part_of(move: BoxMove, digits: Sequence[Digit]) -> PartInDigits | None:
+def part_of(move: BoxPair, digits: Sequence[Digit]) -> PartInDigits | None:
     """A move by digits; None where it does not go along them."""
     starts = in_digits(move.to_offset, digits)
     counts, steps = [1] * len(digits), [0] * len(digits)
@@ -185,7 +195,7 @@ class CopyInDigits:
         return self.copy.box.data
 
 
-def tile_of(copy: CopyOp, view: View, moves: Sequence[BoxMove], size_bytes: int, clusters: int) -> CopyInDigits | None:
+def tile_of(copy: CopyOp, view: View, moves: Sequence[BoxPair], size_bytes: int, clusters: int) -> CopyInDigits | None:
     """A copy by the digits of a tensor of so many bytes, to which these moves go; `view`: of the tensor.  None where
     there are no digits, or some position of it could be another digit's."""
     box, counts = copy.box.data, enclosing_counts(copy)
@@ -280,8 +290,8 @@ def copy_of_part(tile: CopyInDigits, part: PartInDigits) -> Copy | None:
 
 
 def copies_of_parts(
-    copy: CopyOp, view: View, tensor: ExternalOp, moves: Sequence[BoxMove], clusters: int
-) -> list[tuple[BoxMove, Copy]] | None:
+    copy: CopyOp, view: View, tensor: ExternalOp, moves: Sequence[AnyPair], clusters: int
+) -> list[tuple[AnyPair, Copy]] | None:
     """A copy with a tensor, of which it sees `view`, as copies with the other tensors of moves to it; None where boxes
     cannot say that."""
     tile = tile_of(copy, view, moves, tensor.bytes.value.data, clusters)

@@ -38,6 +38,8 @@ class Flow:
     to: Mapping[CopyOp, Sequence[int]] | None = None
     part: int | None = None
     """Bytes of each cluster's own part, where the clusters' parts lie one behind the other and each needs no other."""
+    inside: tuple[ExternalOp, int] | None = None
+    """Where an input that is part of another one begins in it, in bytes."""
 
     @property
     def copies(self) -> list[CopyOp]:
@@ -181,9 +183,11 @@ def brought(flow: Flow, kept: AllocOp, clusters: int) -> Operation:
     count = flow.external.bytes.value.data // size
     view, one = View(element, Affine(), (0, 0, 0, size)), Span(Affine(), 1, 1)
     box = Box.of(one, one, one, Span(Affine(), count, count))
-    load = Copy(engine="gdma", src_view=view, dst_view=view, box=box, multicast=clusters > 1)
+    source, start = flow.inside or (flow.external, 0)
+    there = replace(view, offset=Affine(start))
+    load = Copy(engine="gdma", src_view=there, dst_view=view, box=box, multicast=clusters > 1)
     tags = {name: int(str(value_of(first.properties[name]))) for name in ("layer", "unit")}
-    return isa.emit(load, flow.external.buffer, kept.buffer, **tags)
+    return isa.emit(load, source.buffer, kept.buffer, **tags)
 
 
 # -------------------------------------------------------------------- to other clusters
