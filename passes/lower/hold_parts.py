@@ -53,7 +53,7 @@ class HoldParts(ModulePass):
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldPart:
     """The part of a tensor from a byte on, which is to be in SRAM: what is copied of it, and of the rest, by each of
     the tensor's copies."""
 
@@ -93,7 +93,7 @@ class _Holding:
             return loaded - 1 if loaded >= LEAST_READS else 0
         return loaded if kind == "output" else loaded + 1
 
-    def held(self, flow: Flow, start: int) -> Held | None:
+    def held(self, flow: Flow, start: int) -> HeldPart | None:
         """The part of a tensor from a byte on; None where boxes cannot say the copies of it."""
         size = flow.external.bytes.value.data
         step = next(stride for stride in strides_of(flow) if start % stride == 0 and size % stride == 0)
@@ -110,9 +110,9 @@ class _Holding:
             if both is None:
                 return None
             found.append((op, both[0][1], both[1][1]))
-        return Held(flow.external, start, found)
+        return HeldPart(flow.external, start, found)
 
-    def hold(self, held: Held, first: int, last: int) -> None:
+    def hold(self, held: HeldPart, first: int, last: int) -> None:
         """Let a part be a tensor of its own, in SRAM, or leave all as it is where it cannot be there."""
         tensor, kind = held.tensor, held.tensor.class_.data
         element = held.copies[0][0].src_view.data.element
