@@ -12,9 +12,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.passes import ModulePass
-from xdsl.rewriter import Rewriter
+from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects.graph import (
+    ActAttr,
     ConcatOp,
     PickOp,
     ReshapeOp,
@@ -22,7 +23,9 @@ from frustum.dialects.graph import (
     StackOp,
     TransposeOp,
     TurnOp,
+    UnaryOp,
     VolumeOp,
+    is_integer,
     root_of,
     shape_of,
 )
@@ -54,7 +57,8 @@ class LayerMoves(ModulePass):
        split), is a pick; but not one of an input that is only put beside others in DRAM (a window of a cache), for that
        needs no copy of it (`frustum-lower-load-parts`);
     5. norms, products and what is element by element beside them see positions by the axes (tokens; rows and columns)
-       by which most around them does, and a transposition of these is a turn (`see_positions_alike`).
+       by which most around them does, and a transposition of these is a turn (`see_positions_alike`);
+    6. what channels are put beside twice is a layer's copy the second time, for a map has one place in another one.
     """
 
     name = "frustum-graph-layer-moves"
@@ -71,6 +75,18 @@ class LayerMoves(ModulePass):
         for cut in [o for o in op.walk() if isinstance(o, SliceOp)]:
             picked(cut)
         see_positions_alike(op)
+        for concat in [o for o in op.walk() if isinstance(o, ConcatOp) and is_side_by_side(o)]:
+            copy_repeated(concat)
+
+
+def copy_repeated(op: ConcatOp) -> None:
+    """Copies of the operands of a concatenation that are among those before them."""
+    for k, x in enumerate(op.xs):
+        if x in op.xs[:k] and not is_integer(x):
+            copy = UnaryOp(ActAttr.of("identity"), x)
+            copy.location = op.location
+            Rewriter.insert_op(copy, InsertPoint.before(op))
+            op.operands[k] = copy.result
 
 
 def transpose_parts(op: TransposeOp, concat: ConcatOp) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from networks import Net
+from plan_cases import placed_bytes
+from searches import with_sram
 from stops import run_module
 from xdsl.context import Context
 from xdsl.utils.exceptions import VerifyException
@@ -183,3 +185,17 @@ def test_transpositions_that_undo_each_other_go():
 def test_transpositions_stay_where_one_is_needed(case):
     found = names(rotated(**case))
     assert found.count("transpose") + found.count("turn") >= 2
+
+
+@pytest.mark.parametrize("where", ["edge", "default"])
+def test_a_map_beside_itself_is_loaded_once(where):
+    """Its second and third place are copies within the unit; DRAM has it read once and the result written."""
+    net = Net()
+    x = net.input(1, 2, 4, 4)
+    joined = net.layer(graph.ConcatOp([x, x, x], 1))
+    concat = checked(net, net.unary("relu", joined))[0]
+    assert len(set(concat.operands)) == 3
+    net = Net()
+    x = net.input(1, 2, 4, 4)
+    module, _ = net.module(net.unary("relu", net.layer(graph.ConcatOp([x, x], 1))))
+    assert placed_bytes(module, with_sram(where, 3), "f32", "optimal") == 4 * 32 + 4 * 64
