@@ -41,6 +41,7 @@ from frustum.passes.plan.network.optimal import (
     plan_network,
     values_of,
 )
+from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -75,7 +76,7 @@ def fuse_section(
     planner = Planner(network, target, options, section)
     plan = with_inputs_held(planner) or planner.plan()
     if plan is not None:
-        for improved in (with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_hidden_in_chunks):
+        for improved in TRIALS:
             plan = improved(planner, plan)
         write(network, plan, section, number)
         return len(plan.units), plan
@@ -186,6 +187,12 @@ def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return with_chunks(planner, plan, in_chunks)
 
 
+def with_norms_in_place(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which normalisations take the place of what they read, which is made
+    of them again where others read it."""
+    return with_chunks(planner, plan, norms_in_place)
+
+
 def with_chunks(
     planner: Planner,
     plan: NetworkPlan,
@@ -199,6 +206,12 @@ def with_chunks(
     assert isinstance(module, ModuleOp)
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
     return planner.kept_if(put(plan.order, plan.units, module, capacity), planner.is_better(plan)) or plan
+
+
+TRIALS = (
+    with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_hidden_in_chunks, with_norms_in_place
+)  # fmt: skip
+"""Changes of the network that are planned in turn, each of what the ones before have left."""
 
 
 def with_inputs_held(planner: Planner) -> NetworkPlan | None:
