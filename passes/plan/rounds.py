@@ -84,7 +84,7 @@ def plan_rounds(
         of_map = 2 * aligned(positions * inputs * size)
         if of_map >= left or rounds > MOST_ROUNDS:
             continue
-        room = 1 << ((left - of_map) // 2).bit_length() - 1
+        room = (left - of_map) // 2
         whole = layer.out_dims[1] * inputs * math.prod(work.kernel) * work.weight_bytes
         plan = pieces_of_round(work, inputs, chunks(target, min(room, max(aligned(whole), 1))), loops_of(cut) - 1)
         held = 0 if plan is None else plan.stream_bytes + of_map + added_bytes(cut, plan.map)
