@@ -39,9 +39,10 @@ from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
 
 
 class Replaced(NamedTuple):
-    """A layer that was taken out, what stood behind it, and what is read instead of its result."""
+    """A layer that was taken out, what it read and what stood behind it, and what is read instead of its result."""
 
     op: Operation
+    operands: Sequence[SSAValue]
     behind: Operation
     result: SSAValue
 
@@ -57,9 +58,10 @@ class RestoredNorm:
 
     def undo(self) -> None:
         """The network as it was."""
-        for op, behind, result in reversed(self.instead_of):
+        for op, operands, behind, result in reversed(self.instead_of):
             block = behind.parent
             assert block is not None
+            op.operands = operands
             block.insert_op_before(op, behind)
             result.replace_all_uses_with(op.results[0])
         self.restored.replace_all_uses_with(self.x)
@@ -190,8 +192,9 @@ class NormInPlace:
         behind = op.next_op
         assert behind is not None  # a network ends with its outputs
         op.results[0].replace_all_uses_with(instead)
+        self.instead_of.append(Replaced(op, tuple(op.operands), behind, instead))
         op.detach()
-        self.instead_of.append(Replaced(op, behind, instead))
+        op.operands = ()  # who is not there reads nothing
 
 
 def key_of(constant: SSAValue) -> str:
