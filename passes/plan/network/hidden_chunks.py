@@ -174,9 +174,12 @@ class PartWriter:
             old.append((op, behind))
         return InChunks(tuple(self.made), tuple(old))
 
-    def share(self, sums: g.MatmulOp, part: SSAValue, channels: Range, before: SSAValue | None) -> SSAValue:
-        """What some of the channels that a product sums up, [first, stop), add to what those before them have made."""
-        first, is_last = channels[0], channels[1] == g.shape_of(sums.a)[-1]
+    def share(
+        self, sums: g.MatmulOp, part: SSAValue, channels: Range, before: SSAValue | None, *, is_last: bool
+    ) -> SSAValue:
+        """What some of the channels that a product sums up, [first, stop), add to what others have made `before` them;
+        behind the last of them what is done with the sum."""
+        first = channels[0]
         weights = self.constant([sums.b], 1 if sums.trans_b else 0, [channels])
         bias = sums.bias if before is None else None
         added = sums.residual if before is None else before
@@ -186,6 +189,27 @@ class PartWriter:
         if not is_last:
             made.attributes[PART_OF_SUM] = UnitAttr()
         return result
+
+    def part(self, hidden: Hidden, channels: Range) -> SSAValue:
+        """Channels [first, stop) of a hidden map."""
+        values: dict[SSAValue, SSAValue] = {}
+        for op in hidden.makers:
+            values[op.results[0]] = self.part_of(op, values, channels)
+        return values[hidden.sums.a]
+
+    def part_of(self, op: Operation, values: dict[SSAValue, SSAValue], channels: Range) -> SSAValue:
+        """Channels [first, stop) of what one of its makers makes; `values`: of what others have made."""
+        if isinstance(op, g.MatmulOp):
+            weights = self.constant([op.b], 0 if op.trans_b else 1, [channels])
+            bias = None if op.bias is None else self.constant([op.bias], 0, [channels])
+            made: Operation = g.MatmulOp(op.a, weights, bias, trans_b=op.trans_b, act=op.act)
+        elif isinstance(op, g.UnaryOp):
+            made = g.UnaryOp(op.act, values[op.x])
+        else:
+            assert isinstance(op, g.BinaryOp)
+            a, b = (values.get(x, x) for x in (op.a, op.b))
+            made = g.BinaryOp(op.kind, a, b, op.act, element=op.element)
+        return self.insert(made, op, f"/{channels[0]}")
 
     def constant(self, wholes: Sequence[SSAValue], axis: int, ranges: Sequence[Range]) -> SSAValue:
         """Some positions of constants along an axis, [first, stop) of each, behind each other."""
@@ -232,28 +256,11 @@ class HiddenChunks:
         sums = self.hidden.sums
         result: SSAValue | None = None
         for first in range(0, self.hidden.channels, self.width):
-            values: dict[SSAValue, SSAValue] = {}
-            for op in self.hidden.makers:
-                values[op.results[0]] = self.part(op, values, first)
-            result = self.writer.share(sums, values[sums.a], (first, first + self.width), result)
+            stop = first + self.width
+            part, is_last = self.writer.part(self.hidden, (first, stop)), stop == self.hidden.channels
+            result = self.writer.share(sums, part, (first, stop), result, is_last=is_last)
         assert result is not None
         return self.writer.instead_of(result, (sums, *reversed(self.hidden.makers)))
-
-    def part(self, op: Operation, values: dict[SSAValue, SSAValue], first: int) -> SSAValue:
-        """Channels [first, first + width) of what one of the makers makes."""
-        own = [(first, first + self.width)]
-        if isinstance(op, g.MatmulOp):
-            weights = self.writer.constant([op.b], 0 if op.trans_b else 1, own)
-            bias = None if op.bias is None else self.writer.constant([op.bias], 0, own)
-            made: Operation = g.MatmulOp(op.a, weights, bias, trans_b=op.trans_b, act=op.act)
-        elif isinstance(op, g.UnaryOp):
-            made = g.UnaryOp(op.act, values[op.x])
-        else:
-            assert isinstance(op, g.BinaryOp)
-            a, b = (values.get(x, x) for x in (op.a, op.b))
-            made = g.BinaryOp(op.kind, a, b, op.act, element=op.element)
-        return self.writer.insert(made, op, f"/{first}")
-
 
 def parts_of(
     store: WeightStore, keys: Sequence[str], axis: int, ranges: Sequence[Range], dtype: np.dtype

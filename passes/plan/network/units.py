@@ -41,6 +41,7 @@ from frustum.passes.plan.network.optimal import (
     plan_network,
     values_of,
 )
+from frustum.passes.plan.network.trials.hidden_held import hold_hidden
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
@@ -208,8 +209,14 @@ def with_chunks(
     return planner.kept_if(put(plan.order, plan.units, module, capacity), planner.is_better(plan)) or plan
 
 
+def with_hidden_held(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which some channels of hidden maps that go through DRAM do not."""
+    return with_chunks(planner, plan, hold_hidden)
+
+
 TRIALS = (
-    with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_hidden_in_chunks, with_norms_in_place
+    with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_hidden_in_chunks, with_norms_in_place,
+    with_hidden_held,
 )  # fmt: skip
 """Changes of the network that are planned in turn, each of what the ones before have left."""
 
