@@ -76,15 +76,21 @@ class InChunks:
 def in_chunks(order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int) -> list[InChunks]:
     """Make every hidden map that goes through DRAM in these units in chunks, where what its products read and their sum
     fit so many bytes of SRAM beside one; what was done."""
-    through = {k for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
     found = []
-    for k in sorted(through):
-        hidden = hidden_in(order, k)
-        channels = None if hidden is None else chunk_of(hidden, sram_bytes)
-        if hidden is not None and channels is not None:
+    for hidden in through_dram(order, units):
+        channels = chunk_of(hidden, sram_bytes)
+        if channels is not None:
             writer = PartWriter(hidden.sums, store_of(module))
             found.append(HiddenChunks(hidden, channels, writer).put())
     return found
+
+
+def through_dram(order: LayerOrder, units: Sequence[UnitChoice]) -> list[Hidden]:
+    """The hidden maps of an order that can be made in chunks, and of which something goes through DRAM in these
+    units."""
+    out = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
+    hidden = [found for node in order.nodes if (found := hidden_of(order, node.op)) is not None]
+    return [each for each in hidden if not out.isdisjoint(each.makers)]
 
 
 def goes_out(order: LayerOrder, unit: UnitChoice, k: int) -> bool:
@@ -92,29 +98,30 @@ def goes_out(order: LayerOrder, unit: UnitChoice, k: int) -> bool:
     return order.maps[k].last_use >= unit.stop and all(each.map != k for each in unit.kept)
 
 
-def hidden_in(order: LayerOrder, k: int) -> Hidden | None:
-    """What sums up the map of layer k, where chunks of it can be made alone; None where they cannot."""
-    sums = sums_up(order.nodes[k].op)
+def hidden_of(order: LayerOrder, op: Operation) -> Hidden | None:
+    """The hidden map that an operation makes, where chunks of it can be made alone; None where they cannot."""
+    sums = sums_up(op)
     if sums is None:
         return None
     makers: dict[Operation, None] = {}
     shape = g.shape_of(sums.a)
     waiting: list[SSAValue] = [sums.a]
     while waiting:
-        op = waiting.pop().owner
-        if op in makers:
+        maker = waiting.pop().owner
+        if maker in makers:
             continue
-        if not isinstance(op, Operation) or g.shape_of(op.results[0]) != shape:
+        if not isinstance(maker, Operation) or g.shape_of(maker.results[0]) != shape:
             return None
-        makers[op] = None
-        if isinstance(op, g.MatmulOp):
-            if not has_weights(op) or op.trans_a or op.residual is not None:
+        makers[maker] = None
+        if isinstance(maker, g.MatmulOp):
+            if not has_weights(maker) or maker.trans_a or maker.residual is not None:
                 return None
-        elif isinstance(op, g.UnaryOp | g.BinaryOp) and is_float(g.tensor_of(op.results[0]).element_type):
-            waiting += [value for value in op.operands if not is_number(value)]
+        elif isinstance(maker, g.UnaryOp | g.BinaryOp) and is_float(g.tensor_of(maker.results[0]).element_type):
+            waiting += [value for value in maker.operands if not is_number(value)]
         else:
             return None
-    if any(use.operation not in makers and use.operation is not sums for op in makers for use in op.results[0].uses):
+    users = {use.operation for maker in makers for use in maker.results[0].uses}
+    if not users <= {*makers, sums}:
         return None
     return Hidden(tuple(node.op for node in order.nodes if node.op in makers), sums)
 

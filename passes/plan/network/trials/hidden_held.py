@@ -20,7 +20,7 @@ from xdsl.ir import SSAValue
 from frustum.passes.analysis.module import value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
-from frustum.passes.plan.network.hidden_chunks import Hidden, InChunks, PartWriter, goes_out, hidden_in
+from frustum.passes.plan.network.hidden_chunks import Hidden, InChunks, PartWriter, through_dram
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.weights import store_of
 
@@ -28,12 +28,10 @@ from frustum.passes.weights import store_of
 def hold_hidden(order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int) -> list[InChunks]:
     """Make every hidden map that goes through DRAM in these units in parts, of which the last fits so many bytes of
     SRAM beside what is around it; what was done."""
-    through = {k for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
     found = []
-    for k in sorted(through):
-        hidden = hidden_in(order, k)
-        held = 0 if hidden is None else held_channels(hidden, sram_bytes)
-        if hidden is not None and held:
+    for hidden in through_dram(order, units):
+        held = held_channels(hidden, sram_bytes)
+        if held:
             sizes = [*parts_of(hidden.channels - held, hidden.channels // model.FEWEST_OF_PARTS), held]
             found.append(put(hidden, sizes, PartWriter(hidden.makers[-1], store_of(module))))
     return found

@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from networks import Net
-from stops import modules_at_stops, run_module, target
-from xdsl.context import Context
+from norm_blocks import HIDDEN, ROWS, WIDTH, block, edge, planned
+from stops import modules_at_stops, run_module
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
 from frustum.dialects import tile as t
-from frustum.dialects.module import TARGET
-from frustum.dialects.target import to_attribute
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import node_name
-from frustum.passes.graph.choose_forms import ChooseForms
-from frustum.passes.plan.network.optimal import plan_network
 from frustum.passes.plan.network.trials.norms_in_place import is_restorable, norms_in_place
-from frustum.runtime.reference.graph import network_of
 
-ROWS, WIDTH, HIDDEN = 64, 128, 640
 TOLERANCE = {"f32": 1e-5, "f16": 1.2e-2, "bf16": 8e-2}
-
-
-def edge(kib):
-    """The target with so much SRAM."""
-    whole = target("edge")
-    cluster = replace(whole.cluster, sram=replace(whole.cluster.sram, capacity_bytes=kib << 10))
-    return replace(whole, chip=replace(whole.chip, cluster=cluster))
-
-
-def block(*, rms=False, scale=True, shift=True, bias=True, trans_b=False, gated=False):
-    """A product, and a normalisation of its sum, an MLP and the sum of both; what is summed up has a mean of 3."""
-    net = Net()
-    given, added = net.input(ROWS, WIDTH), net.input(ROWS, WIDTH)
-    added = net.unary("affine", added, 1.0, 3.0)
-    x = net.layer(g.MatmulOp(given, net.weight(WIDTH, WIDTH, scale=WIDTH**-0.5), net.weight(WIDTH), residual=added))
-    operands = [net.weight(WIDTH)] * scale + [net.weight(WIDTH)] * (scale and shift)
-    rows = net.layer(g.NormaliseOp(x, *operands, axes=(1,), epsilon=1e-5, rms=rms))
-    shape = (HIDDEN, WIDTH) if trans_b else (WIDTH, HIDDEN)
-
-    def up(act):
-        own = net.weight(HIDDEN) if bias else None
-        weights = net.weight(*shape, scale=WIDTH**-0.5)
-        return net.layer(g.MatmulOp(rows, weights, own, trans_b=trans_b, act=act and g.ActAttr.of(act)))
-
-    made = net.layer(g.BinaryOp("mul", up("sigmoid"), up(None))) if gated else up("gelu")
-    weights = net.weight(HIDDEN, WIDTH, scale=HIDDEN**-0.5)
-    return net.module(net.layer(g.MatmulOp(made, weights, net.weight(WIDTH), residual=x)))
-
-
-def planned(module, machine):
-    module.attributes[TARGET] = to_attribute(machine)
-    ChooseForms().apply(Context(), module)
-    network = network_of(module)
-    return network, plan_network(network, machine)
 
 
 @pytest.mark.parametrize("how", [{}, {"rms": True}, {"scale": False, "bias": False}])
