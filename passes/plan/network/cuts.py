@@ -237,13 +237,14 @@ class CutSearch:
             inside, over = {m.map for m in found}, written_over(order, stop - 1, found)
             if not all(read.joins for read in node.reads if read.map in inside) or not (over or node.weight_bytes):
                 continue
-            loaded = sum(read.bytes for read in node.reads if read.map not in inside)
+            needed = sum(read.bytes for read in node.reads if read.map not in inside) + node.weight_bytes + rows
             is_there = bool(node.weight_bytes) and node.reads[0].map in inside
             is_kept = (may_stay or bool(over)) and (not is_there or isinstance(node.op, MatmulOp))
             for stays in [kept] * is_kept + [NOTHING] * is_there:
                 place = over if stays else NOTHING
                 free = self.capacity - setting.size((maps - place) | stays)
-                if free <= 0 or (not place and free >= loaded + node.weight_bytes + rows):
+                has_room = self.capacity - setting.size(maps | stays) >= needed and not (place and is_there)
+                if free <= 0 or has_room:
                     continue
                 room = free, self.capacity
                 choice = self.known.beside(setting, (stop - 1, stop), found, stays, room, in_place=bool(place))

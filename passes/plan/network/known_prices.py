@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of
+from frustum.passes.plan.model import APART_IN_PLACE
 from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
 from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import Resident, is_read_whole, moved
@@ -273,5 +274,6 @@ def choice_beside(
     cost = replace(cost, cycles=cost.cycles + stored // setting.port_rate)
     maps = tuple(each and replace(each, in_place=True) for each in plan.maps) if in_place else plan.maps
     plan = replace(plan, cost=cost, maps=maps)
-    moved, cycles = plan.dram_bytes, int(plan.cycles)
+    is_apart = in_place and not nodes[first].weight_bytes
+    moved, cycles = plan.dram_bytes, int(plan.cycles * (APART_IN_PLACE if is_apart else 1))
     return UnitChoice(first, stop, moved, cycles, free, resident=found, kept=kept, plan=plan)
