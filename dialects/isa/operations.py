@@ -160,7 +160,8 @@ class LineBufferOp(Instruction):
 
 @operation(p.Conv)
 class ConvOp(Instruction):
-    """`out = act(in (*) weight + bias + residual)`; with `accumulate`, over the passes of one loop.
+    """`out = act(in (*) weight + bias + residual)`; with `accumulate`, over the passes of one loop,
+    which begin with what is in `acc` where it `continues`.
 
     Of integers the accumulators are `(in - in_zero) (*) (weight - weight_zero) + bias`; with a multiplier `out` is
     `saturate(rint(acc * multiplier) + out_zero)`, then `act`; without one the sums go out, as i32, or as floats after
@@ -190,8 +191,8 @@ class ConvOp(Instruction):
         " (`weight_zero` $weight_zero^ $weight_zero_view)? (`multiplier` $multiplier^ $multiplier_view)?"
         " (`residual` $residual^ $residual_view)? `box` $box `channels` $channels `rows` $rows"
         " `cols` $cols `kernel` $kernel `strides` $strides `dilations` $dilations (`groups` $groups^)?"
-        " (`accumulate` $accumulate^)? (`act` $act^)? (`line_mode` $line_mode^)? (`table` $table^)?"
-        " (`in_zero` $in_zero^)? (`out_zero` $out_zero^)?" + SCALES + COMMON
+        " (`accumulate` $accumulate^)? (`continues` $continues^)? (`act` $act^)? (`line_mode` $line_mode^)?"
+        " (`table` $table^)? (`in_zero` $in_zero^)? (`out_zero` $out_zero^)?" + SCALES + COMMON
     )
 
     def check(self) -> None:
@@ -202,6 +203,8 @@ class ConvOp(Instruction):
             raise VerifyException(f"'{self.name}': {outputs} output channels in {groups} groups")
         if (self.accumulate is not None) != (self.acc is not None):
             raise VerifyException(f"'{self.name}': accumulate and acc come together")
+        if self.continues is not None and self.acc is None:
+            raise VerifyException(f"'{self.name}': what continues has an acc to continue from")
         check_convolution(self)
 
 

@@ -106,6 +106,8 @@ class Conv(Common, opcode=9, name="conv"):
     line_mode: LineMode = "split"
     accumulate: Level | None = None
     groups: U16 = 1
+    continues: bool = False
+    """Accumulators continue from `acc` in the first pass too."""
     kernel: Pair
     strides: Pair
     dilations: Pair

@@ -164,7 +164,8 @@ class SubMap:
     core leaves out what a strided kernel of one tap does not read; `on_vector`: the vector unit computes it (depthwise
     convolutions); `in_rounds`: the loop over input channels is around all others, operand 0 comes from DRAM so many
     channels at a time, and sums wait in the result's tile, in its element type; `in_place`: the result lies where the
-    last operand lay, which the layer adds piece by piece and nothing reads behind it."""
+    last operand of its extents lay, of which each piece needs its own part and nothing reads behind it; sums that wait
+    in the tile begin with it."""
 
     extent: Extents
     cores: int

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -87,6 +87,15 @@ class UnitCost:
     cycles: float
     parts: CostParts | None = None
     """None where only whole plans are compared."""
+
+    def with_maps(self, stored_bytes: int, send_cycles: int = 0, beside_bytes: int = 0) -> UnitCost:
+        """The same with so many bytes of maps that stay and are stored too, so much time to send what stays, and so
+        many bytes of SRAM beside the unit's own."""
+        moved, cycles, parts = self.dram_bytes + stored_bytes, self.cycles + send_cycles, self.parts
+        if parts is not None:
+            stored, used = parts.stored_bytes + stored_bytes, parts.used_bytes + beside_bytes
+            parts = replace(parts, stored_bytes=stored, send_cycles=send_cycles, used_bytes=used)
+        return replace(self, dram_bytes=moved, cycles=cycles, parts=parts)
 
 
 @dataclass(frozen=True)

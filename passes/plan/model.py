@@ -150,6 +150,10 @@ HELD_FAR_AT_LEAST = 0.005
 # the modelled cycles, which do not know yet what runs in the cores save: `mbconv_se_112_b4` in f16 on `edge` is 1.45
 # times by model and moves 7.4 instead of 36.3 MB in 6.1 instead of 7.7 million cycles.
 FAR_FEWER, AGAIN_SLOWER = 0.5, 1.5
+# Times the cycles of a layer of the vector unit that is a unit by itself, its result in the place of its operand: these
+# are exact, and the search's cycles of groups do not know what runs in the cores save.  With 1 a block of MobileNet v3
+# (28 x 28, f16, `edge`) took 182,163 cycles, with the product behind it in one unit 167,289.
+APART_IN_PLACE = 2.0
 # A chunk of streamed weights is at most this part of SRAM, or so many bytes: the pieces decide how large it is.
 # In less than 12 KiB of SRAM that is too much (docs/optimal.md, "Known limits").
 CHUNK_SHARE = 128
@@ -216,6 +220,10 @@ LENGTHS = (12, 24, 48)
 # Share that a chunk of a hidden map takes of what the maps around it leave of SRAM, and how many chunks there are at
 # most: a layer of 512 tokens in 2 MiB of `df` moves 17.3 MB in chunks of half, 21.2 MB of three quarters.
 HIDDEN_SHARE, MOST_CHUNKS = 0.5, 32
+# Share that the channels of a hidden map which stay take of what the maps around leave of SRAM, the fewest that stay,
+# and the part of all that other parts have at least: a block of ViT on `edge` moves 17.81 MB with none, 17.61 with 256
+# of 3072 channels.  Modelled cycles are 4.05 million without, 4.13 with the other 2816 as one part, 3.90 as two.
+HELD_HIDDEN, HELD_CHANNELS, FEWEST_OF_PARTS = 0.5, 32, 8
 # Share of SRAM that queries, keys and values of some heads take with what their products read and what is summed up, or
 # where that does not stay, alone.  A block of GPT-2 of 256 tokens on `edge` moves 20.5 MB with one head beside its map
 # (0.9375 of SRAM), 22.8 without; a layer of 512 tokens 37.7 MB with two heads at a time (0.75 of SRAM), 42.5 without.

@@ -67,10 +67,15 @@ def cuts_in_rounds(
     return sorted(found.values(), key=lambda each: each[1])[:LOOKED_AT]
 
 
-def plan_rounds(cut: CutUnit, target: Target, sram_bytes: int, chunks: Chunks) -> LayerPlan | None:
-    """The pieces of a round and how many channels it takes, the most that fit; None where none do."""
+def plan_rounds(
+    cut: CutUnit, target: Target, sram_bytes: int, chunks: Chunks, *, in_place: bool = False
+) -> LayerPlan | None:
+    """The pieces of a round and how many channels it takes, the most that fit; None where none do.  `in_place`: sums
+    continue what is added, in its place."""
     layer, size = cut.unit.out, cut.unit.inputs[0].element_bytes
     work, left = work_in(cut, 0), sram_bytes - cut.footprint().total_bytes
+    if in_place:
+        work = replace(work, accesses=work.accesses[:1], map_bytes=work.map_bytes[:1])
     region = cut.projection.inputs[0]
     positions = region.elements // region.extent[1]
     least = min(work.channels, ceil_div(ROUND_RUN_BYTES, size))
@@ -79,7 +84,7 @@ def plan_rounds(cut: CutUnit, target: Target, sram_bytes: int, chunks: Chunks) -
         of_map = 2 * aligned(positions * inputs * size)
         if of_map >= left or rounds > MOST_ROUNDS:
             continue
-        room = 1 << ((left - of_map) // 2).bit_length() - 1
+        room = (left - of_map) // 2
         whole = layer.out_dims[1] * inputs * math.prod(work.kernel) * work.weight_bytes
         plan = pieces_of_round(work, inputs, chunks(target, min(room, max(aligned(whole), 1))), loops_of(cut) - 1)
         held = 0 if plan is None else plan.stream_bytes + of_map + added_bytes(cut, plan.map)
@@ -127,15 +132,15 @@ def pieces_of_round(work: LayerWork, inputs: int, target: Target, loops: int) ->
 
 
 def kept_in_rounds(
-    unit: UnitLayers, target: Target, sram_bytes: int, chunks: Chunks
+    unit: UnitLayers, target: Target, sram_bytes: int, chunks: Chunks, *, in_place: bool
 ) -> tuple[Partition, SubMap, UnitCost] | None:
-    """A product on one cluster in rounds, whose result stays in SRAM beside `sram_bytes` for the rest; None where it is
-    none, or no pieces fit."""
+    """A product on one cluster in rounds, whose result stays in SRAM beside `sram_bytes` for the rest, or `in_place` of
+    what it adds; None where it is none, or no pieces fit."""
     if target.chip.clusters > 1 or not may_round(unit):
         return None
     partition = Partition(unit.out.out_dims, 3, 1)
     cut = replace(CutUnit.of(unit, partition, target, {0}), in_rounds=True)
-    plan = plan_rounds(cut, target, sram_bytes, chunks)
+    plan = plan_rounds(cut, target, sram_bytes, chunks, in_place=in_place)
     return None if plan is None else (partition, plan.map, cost_of(cut, plan, cut.traffic(("stream",))))
 
 

@@ -96,9 +96,9 @@ def in_rounds(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan |
     return best
 
 
-def plan_kept(unit: UnitLayers, target: Target, sram_bytes: int) -> UnitPlan | None:
+def plan_kept(unit: UnitLayers, target: Target, sram_bytes: int, *, in_place: bool) -> UnitPlan | None:
     """A product in rounds whose result stays in SRAM (`kept_in_rounds`)."""
-    found = kept_in_rounds(unit, target, sram_bytes, with_chunks)
+    found = kept_in_rounds(unit, target, sram_bytes, with_chunks, in_place=in_place)
     return None if found is None else UnitPlan(found[0], (found[1],), found[2])
 
 

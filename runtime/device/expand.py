@@ -329,11 +329,12 @@ class _Statics:
     def _accumulates(self, static: Ints, index: Ints) -> tuple[Ints, Ints]:
         """Whether accumulators start in each row, and whether they end in it."""
         levels = [getattr(instruction, "accumulate", None) for instruction in self.statics]
+        starts = np.array([not getattr(each, "continues", False) for each in self.statics], bool)[static]
         level = np.array([0 if level is None else level for level in levels], np.int64)
         last = np.array([0 if k is None else p.counts[k] - 1 for k, p in zip(levels, self.parts, strict=True)])
         whole = np.array([level is None for level in levels], bool)[static]
         at = np.take_along_axis(index, level[static, None], axis=1)[:, 0] if len(static) else static
-        return whole | (at == 0), whole | (at == last.astype(np.int64)[static])
+        return starts & (whole | (at == 0)), whole | (at == last.astype(np.int64)[static])
 
 
 @dataclass(frozen=True, eq=False)

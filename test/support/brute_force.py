@@ -245,7 +245,7 @@ class Brute:
 
     def planned(self, first, kept):
         """A layer as `plan_unit` cuts it, channels too, outermost and innermost; on one cluster also beside maps in
-        SRAM that it reads or not, and a product of which the result stays."""
+        SRAM that it reads or not, a product of which the result stays, and what takes the place of what it reads."""
         op, map_ = self.order.nodes[first].op, self.order.maps[first]
         read = {r.map for r in self.order.nodes[first].reads}
         found = {m for m, _ in kept} & read
@@ -263,30 +263,40 @@ class Brute:
             plan = plan_beside(unit, self.target, free, chunk_bytes(self.capacity))
             if plan is not None:
                 yield first + 1, plan.dram_bytes, frozenset()
+        over, is_product = self.written_over(first, found), bool(self.order.nodes[first].weight_bytes)
         may_stay = self.is_read_behind(first, first + 1) and not map_.needs_dram
-        if may_stay and self.order.nodes[first].weight_bytes:
-            free -= self.held[first, WHOLE].bytes
-            is_matrix = isinstance(op, g.MatmulOp) or not unit.inputs[0].resident
-            plan = self.plan_that_stays(unit, free, first, found) if is_matrix else None
+        if over or (may_stay and is_product):
+            free += over - self.held[first, WHOLE].bytes
+            may_be_there = isinstance(op, g.MatmulOp) or not is_product or not unit.inputs[0].resident
+            plan = self.plan_that_stays(unit, free, is_product, bool(over)) if may_be_there and free > 0 else None
             if plan is not None:
-                yield first + 1, plan.dram_bytes, frozenset({(first, WHOLE)})
+                yield first + 1, plan.dram_bytes + map_.bytes * map_.needs_dram, frozenset({(first, WHOLE)})
 
-    def plan_that_stays(self, unit, free, first, found):
+    def plan_that_stays(self, unit, free, is_product, is_over):
         """Of a product: in rounds, or by channels where its operand is in SRAM, perhaps over what it adds."""
-        if not unit.inputs[0].resident:
-            return plan_kept(unit, self.target, free) if free > 0 else None
-        free += self.written_over(first, found)
-        return plan_beside(unit, self.target, free, chunk_bytes(self.capacity), {0}) if free > 0 else None
+        if is_product and not unit.inputs[0].resident:
+            return plan_kept(unit, self.target, free, in_place=is_over)
+        return plan_beside(unit, self.target, free, chunk_bytes(self.capacity), {0})
 
     def written_over(self, first, found):
-        """Bytes of the map in SRAM that a product adds to its result and is the last to read: the result lies there."""
+        """Bytes of the map in SRAM that a layer is the last to read, and element by element, or row by row: the result
+        lies there."""
         op, maps = self.order.nodes[first].op, self.order.maps
-        added = getattr(op, "residual", None)
+        match op:
+            case g.MatmulOp() | g.ConvOp():
+                place = op.residual
+            case g.UnaryOp() | g.SoftmaxOp() | g.NormaliseOp():
+                place = op.x
+            case g.BinaryOp():
+                alike = [x for x in (op.a, op.b) if x.type == op.result.type]
+                place = alike[-1] if alike else None
+            case _:
+                return 0
         for m in found:
             made = self.order.nodes[m].op.results[0]
             users = {use.operation for use in made.uses}
             reads = [x for x in op.operands if x is made]
-            if made is added and len(reads) == 1 and made.type == op.results[0].type:
+            if made is place and len(reads) == 1 and made.type == op.results[0].type:
                 is_last = maps[m].users[-1] == first and not any(isinstance(user, g.ConcatOp) for user in users)
                 return self.held[m, WHOLE].bytes if is_last and not maps[m].is_output else 0
         return 0

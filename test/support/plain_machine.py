@@ -109,7 +109,8 @@ class _Unit:
         level = self.instruction.accumulate
         if level is None:
             return True, True
-        return self.indices[level] == 0, self.indices[level] == self.counts[level] - 1
+        is_first = self.indices[level] == 0 and not getattr(self.instruction, "continues", False)
+        return is_first, self.indices[level] == self.counts[level] - 1
 
     def acted(self, value):
         act = self.instruction.act

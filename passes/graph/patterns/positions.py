@@ -42,7 +42,8 @@ class PositionGroup:
     def wanted(self) -> Extents | None:
         """The axes of positions that most of what stands around the layers reads or makes.  None where it is nothing,
         or axes that are one loop in any shape, or rows of attention: these are `choose_forms`' to see, and a product
-        of [rows, channels] beside attention is as good.  What the network is given or gives is so in any shape."""
+        of [rows, channels] beside attention is as good.  What the network is given or gives is so in any shape.
+        Positions that are one loop in all shapes are rows of attention where some are: it reads them in that one."""
         inside: set[Operation] = {*self.layers, *self.reshapes}
         votes: Counter[Extents] = Counter()
         attended: set[Extents] = set()
@@ -55,6 +56,8 @@ class PositionGroup:
                     attended |= {axes} if isinstance(op, g.AttentionOp) else set()
         most = max(votes.values(), default=0)
         best = max((axes for axes, count in votes.items() if count == most), key=len, default=())
+        if len(attended) == 1 and all(sum(extent > 1 for extent in axes) == 1 for axes in votes):
+            return attended.pop()
         return best if best not in attended and sum(extent > 1 for extent in best) > 1 else None
 
     def see_as(self, axes: Extents) -> None:

@@ -2,8 +2,8 @@
 """Where the tiles of a network lie in SRAM: tiles that are one behind the other, or the same, have one home.
 
 A tile lies in the buffer of the concatenation that it is an operand of, behind the operands before it (nested ones
-too); the result of a layer that works in place lies where its last operand lay; a tile that a unit yields or reads is
-the network's own value.  So one home may have tiles of several units.
+too); the result of a layer that works in place lies where the last operand of its extents lay; a tile that a unit
+yields or reads is the network's own value.  So one home may have tiles of several units.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _links(
                 yield operand, op.result, first
                 first += t.tile_of(operand).extents[CHANNELS]
         elif isinstance(op, t.ComputeOp) and op.map.data.in_place:
-            yield op.result, op.tiles[-1], 0
+            extents = t.tile_of(op.result).extents
+            yield op.result, next(x for x in reversed(op.tiles) if t.tile_of(x).extents == extents), 0
         elif isinstance(op, t.UnitOp):
             yield from _links_of_unit(op, links)
 

@@ -226,6 +226,7 @@ def conv(p: t.ConvLayer, low: LayerPieces) -> Instruction:
         channels=Span(low.nest.chunk, low.map.channels, p.channels),
         groups=low.map.extent[1] // (low.out.bound[1] // p.groups) if is_whole else 1,
         accumulate=low.nest.level(CHANNELS_IN),
+        continues=low.continues,
     )
 
 

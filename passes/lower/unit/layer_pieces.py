@@ -93,10 +93,11 @@ class LayerPieces(LayerNest):
         super().__init__(op, tiles, out, site, cut)
         self.streams: list[PieceLoad] = [channels_of_map(self, sources[MAP])] if MAP in sources else []
         added = residual_of_last_round(self, sources[RESIDUAL]) if RESIDUAL in sources else []
-        own = [k for k in range(len(self.tiles)) if k not in in_core]
+        read = range(MAP + 1 if self.continues else len(self.tiles))
+        own = [k for k in read if k not in in_core]
         loaded = {k: added[1] if k in sources and k == RESIDUAL else self.load(k) for k in own}
         self.loads: list[PieceLoad] = list(loaded.values())
-        self.pieces: list[Placed] = [in_core[k] if k in in_core else loaded[k].placed for k in range(len(self.tiles))]
+        self.pieces: list[Placed] = [in_core[k] if k in in_core else loaded[k].placed for k in read]
         if self.streams and self.loads[0].depth > self.streams[0].depth:  # read in a body further inside
             self.loads.insert(0, self.streams.pop())
         is_kept = self.map.weights == "core"
@@ -144,6 +145,11 @@ class LayerPieces(LayerNest):
     def waits_in_tile(self) -> bool:
         """Sums of a piece wait in the result's tile until the next round comes to it."""
         return self.map.in_rounds and self.is_accumulated and self.out_depth > 0
+
+    @property
+    def continues(self) -> bool:
+        """What is added lies where sums wait, and is the first of them."""
+        return self.map.in_place and self.waits_in_tile
 
     def load(self, k: int) -> PieceLoad:
         match self.kind:
@@ -260,14 +266,15 @@ def free_dimension(low: LayerNest, limits: Limits) -> int:
     return limits.index(None)
 
 
-def earlier_sums(low: LayerNest, piece: Placed) -> PieceLoad:
+def earlier_sums(low: LayerPieces, piece: Placed) -> PieceLoad:
     """A buffer for a piece of the result, and what earlier rounds have added up of it, from the tile; the first round
-    finds nothing: there the box is empty."""
+    finds nothing, unless sums continue what was there: there the box is empty."""
     box, level = low.result_box, low.nest.level(CHANNELS_IN)
-    free = free_dimension(low, box.limit)
-    assert level is not None
-    limit = Affine.index(level, box.bound[free] + box.extent[free])
-    box = replace(box, limit=replaced(box.limit, free, limit))
+    if not low.continues:
+        free = free_dimension(low, box.limit)
+        assert level is not None
+        limit = Affine.index(level, box.bound[free] + box.extent[free])
+        box = replace(box, limit=replaced(box.limit, free, limit))
     return filled(low, low.out_depth, "nram", piece, "mvdma", parts_of(low.out, box))
 
 

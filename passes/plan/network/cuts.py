@@ -22,13 +22,12 @@ from frustum.dialects.share_done import tell
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.tile import Whole
-from frustum.passes.analysis.layer import SAME4, Layer
+from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
-from frustum.passes.analysis.unit_layers import same_form
 from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths
-from frustum.passes.plan.network.kept import NOTHING, WHOLE, KeptMap, Resident
+from frustum.passes.plan.network.kept import NOTHING, WHOLE, KeptMap, Resident, written_over
 from frustum.passes.plan.network.known_prices import KnownPrices
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
 from frustum.passes.plan.network.prices import frontier_of, starts_of
@@ -166,7 +165,7 @@ class CutSearch:
         bytes_, cycles = state.bytes + choice.bytes + beside, state.cycles + choice.cycles
         if bytes_ + self.rest[stop] > self.bound:
             return
-        left = choice.kept | {m for m in state.maps if self.order.maps[m.map].last_use >= stop}
+        left = frozenset(m for m in choice.kept | state.maps if self.order.maps[m.map].last_use >= stop)
         self.numbers.setdefault(left, len(self.numbers))
         self.single.append(CutState(bytes_, cycles, left, state, choice))
 
@@ -222,11 +221,12 @@ class CutSearch:
     def beside(self, stop: int) -> None:
         """A product beside maps in SRAM, where there is no room for its operands, its weights and
         some rows of its result: cut by channels, so that its operand stays for all of them; or with its result in
-        SRAM, and its operand in rounds or (matrix products) in SRAM too."""
+        SRAM, and its operand in rounds or (matrix products) in SRAM too.  Of any layer the result may take the place
+        of a map in SRAM that it reads where it writes; an output of the network is then stored from there."""
         node, setting, order = self.order.nodes[stop - 1], self.setting, self.order
         is_read = any(read.joins for read in order.reads_of(stop - 1, stop, len(order.nodes)))
         may_stay = is_read and not order.maps[stop - 1].needs_dram
-        if not setting.keep or setting.fastest or setting.target.chip.clusters > 1 or not node.weight_bytes:
+        if not setting.keep or setting.fastest or setting.target.chip.clusters > 1:
             return
         at, kept = self.cuts[stop - 1], frozenset({KeptMap(stop - 1, WHOLE)})
         layer = self.order.layer(stop - 1)
@@ -234,20 +234,21 @@ class CutSearch:
         rows = 2 * layer.out_dims[1] * layer.out_dims[3] * layer.out_bytes  # of which one is stored, another is made
         for maps in at.maps:
             found = frozenset(m for m in maps if any(m.map == read.map for read in node.reads))
-            inside = {m.map for m in found}
-            if not all(read.joins for read in node.reads if read.map in inside):
+            inside, over = {m.map for m in found}, written_over(order, stop - 1, found)
+            if not all(read.joins for read in node.reads if read.map in inside) or not (over or node.weight_bytes):
                 continue
-            loaded = sum(read.bytes for read in node.reads if read.map not in inside)
-            is_there = node.reads[0].map in inside
-            is_kept = may_stay and (not is_there or isinstance(node.op, MatmulOp))
+            needed = sum(read.bytes for read in node.reads if read.map not in inside) + node.weight_bytes + rows
+            is_there = bool(node.weight_bytes) and node.reads[0].map in inside
+            is_kept = (may_stay or bool(over)) and (not is_there or isinstance(node.op, MatmulOp))
             for stays in [kept] * is_kept + [NOTHING] * is_there:
-                over = written_over(order, stop - 1, found) if stays and is_there else NOTHING
-                free = self.capacity - setting.size((maps - over) | stays)
-                if free <= 0 or (not over and free >= loaded + node.weight_bytes + rows):
+                place = over if stays else NOTHING
+                free = self.capacity - setting.size((maps - place) | stays)
+                has_room = self.capacity - setting.size(maps | stays) >= needed and not (place and is_there)
+                if free <= 0 or has_room:
                     continue
-                choice = self.known.beside(setting, (stop - 1, stop), found, stays, (free, self.capacity))
+                room = free, self.capacity
+                choice = self.known.beside(setting, (stop - 1, stop), found, stays, room, in_place=bool(place))
                 if choice is not None:
-                    choice = in_place(choice) if over else choice
                     for state in at.with_maps(maps):
                         self.arrive(stop, state, replace(choice, energy_pj=energy))
 
@@ -341,29 +342,6 @@ def thinned(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints
     # What stays may fit nobody behind: there is a way on from nothing staying, always.
     alone = np.flatnonzero(np.array([not each for each in sets])[maps])
     return np.unique(np.append(chosen, alone[bytes_[alone].argmin()] if len(alone) else chosen[:1]))
-
-
-def written_over(order: LayerOrder, k: int, found: Resident) -> Resident:
-    """Of the maps in SRAM the one that layer k adds to its result element by element, where nothing else reads it
-    behind: the result may take its place."""
-    layer, reads = order.layer(k), order.nodes[k].reads
-    if len(reads) != len(layer.maps) or len(reads) < 2:
-        return NOTHING
-    added, read = layer.maps[-1], reads[-1]
-    is_alike = added.access == SAME4 and added.element_bytes == layer.out_bytes
-    is_alike &= same_form(added.dims, added.view, layer.out_dims, layer.out_view)
-    is_alike &= sum(other.map == read.map for other in reads) == 1 and not order.maps[read.map].is_output
-    if not is_alike or any(user > k or order.nodes[user].is_concat for user in order.maps[read.map].users):
-        return NOTHING
-    return frozenset(m for m in found if m.map == read.map)
-
-
-def in_place(choice: UnitChoice) -> UnitChoice:
-    """A product whose result takes the place of what it adds."""
-    assert choice.plan is not None
-    (submap,) = choice.plan.maps
-    assert submap is not None
-    return replace(choice, plan=replace(choice.plan, maps=(replace(submap, in_place=True),)))
 
 
 def channels_inside(alone: UnitChoice, setting: Setting, capacity: int, known: KnownPrices) -> list[UnitChoice]:

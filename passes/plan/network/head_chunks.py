@@ -153,7 +153,8 @@ class HeadChunks:
             stop = min(first + self.count, groups)
             parts.append(self.chunk(first, stop))
             if sums is not None:
-                result = self.writer.share(sums, parts[-1], (first * width, stop * width), result)
+                own = first * width, stop * width
+                result = self.writer.share(sums, parts[-1], own, result, is_last=stop == groups)
         if result is None:
             side_by_side = g.ConcatOp(parts, len(g.shape_of(whole.result)) - 1)
             result = self.writer.insert(side_by_side, whole)

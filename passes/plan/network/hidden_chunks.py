@@ -76,15 +76,21 @@ class InChunks:
 def in_chunks(order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int) -> list[InChunks]:
     """Make every hidden map that goes through DRAM in these units in chunks, where what its products read and their sum
     fit so many bytes of SRAM beside one; what was done."""
-    through = {k for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
     found = []
-    for k in sorted(through):
-        hidden = hidden_in(order, k)
-        channels = None if hidden is None else chunk_of(hidden, sram_bytes)
-        if hidden is not None and channels is not None:
+    for hidden in through_dram(order, units):
+        channels = chunk_of(hidden, sram_bytes)
+        if channels is not None:
             writer = PartWriter(hidden.sums, store_of(module))
             found.append(HiddenChunks(hidden, channels, writer).put())
     return found
+
+
+def through_dram(order: LayerOrder, units: Sequence[UnitChoice]) -> list[Hidden]:
+    """The hidden maps of an order that can be made in chunks, and of which something goes through DRAM in these
+    units."""
+    out = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
+    hidden = [found for node in order.nodes if (found := hidden_of(order, node.op)) is not None]
+    return [each for each in hidden if not out.isdisjoint(each.makers)]
 
 
 def goes_out(order: LayerOrder, unit: UnitChoice, k: int) -> bool:
@@ -92,29 +98,30 @@ def goes_out(order: LayerOrder, unit: UnitChoice, k: int) -> bool:
     return order.maps[k].last_use >= unit.stop and all(each.map != k for each in unit.kept)
 
 
-def hidden_in(order: LayerOrder, k: int) -> Hidden | None:
-    """What sums up the map of layer k, where chunks of it can be made alone; None where they cannot."""
-    sums = sums_up(order.nodes[k].op)
+def hidden_of(order: LayerOrder, op: Operation) -> Hidden | None:
+    """The hidden map that an operation makes, where chunks of it can be made alone; None where they cannot."""
+    sums = sums_up(op)
     if sums is None:
         return None
     makers: dict[Operation, None] = {}
     shape = g.shape_of(sums.a)
     waiting: list[SSAValue] = [sums.a]
     while waiting:
-        op = waiting.pop().owner
-        if op in makers:
+        maker = waiting.pop().owner
+        if maker in makers:
             continue
-        if not isinstance(op, Operation) or g.shape_of(op.results[0]) != shape:
+        if not isinstance(maker, Operation) or g.shape_of(maker.results[0]) != shape:
             return None
-        makers[op] = None
-        if isinstance(op, g.MatmulOp):
-            if not has_weights(op) or op.trans_a or op.residual is not None:
+        makers[maker] = None
+        if isinstance(maker, g.MatmulOp):
+            if not has_weights(maker) or maker.trans_a or maker.residual is not None:
                 return None
-        elif isinstance(op, g.UnaryOp | g.BinaryOp) and is_float(g.tensor_of(op.results[0]).element_type):
-            waiting += [value for value in op.operands if not is_number(value)]
+        elif isinstance(maker, g.UnaryOp | g.BinaryOp) and is_float(g.tensor_of(maker.results[0]).element_type):
+            waiting += [value for value in maker.operands if not is_number(value)]
         else:
             return None
-    if any(use.operation not in makers and use.operation is not sums for op in makers for use in op.results[0].uses):
+    users = {use.operation for maker in makers for use in maker.results[0].uses}
+    if not users <= {*makers, sums}:
         return None
     return Hidden(tuple(node.op for node in order.nodes if node.op in makers), sums)
 
@@ -174,9 +181,12 @@ class PartWriter:
             old.append((op, behind))
         return InChunks(tuple(self.made), tuple(old))
 
-    def share(self, sums: g.MatmulOp, part: SSAValue, channels: Range, before: SSAValue | None) -> SSAValue:
-        """What some of the channels that a product sums up, [first, stop), add to what those before them have made."""
-        first, is_last = channels[0], channels[1] == g.shape_of(sums.a)[-1]
+    def share(
+        self, sums: g.MatmulOp, part: SSAValue, channels: Range, before: SSAValue | None, *, is_last: bool
+    ) -> SSAValue:
+        """What some of the channels that a product sums up, [first, stop), add to what others have made `before` them;
+        behind the last of them what is done with the sum."""
+        first = channels[0]
         weights = self.constant([sums.b], 1 if sums.trans_b else 0, [channels])
         bias = sums.bias if before is None else None
         added = sums.residual if before is None else before
@@ -186,6 +196,27 @@ class PartWriter:
         if not is_last:
             made.attributes[PART_OF_SUM] = UnitAttr()
         return result
+
+    def part(self, hidden: Hidden, channels: Range) -> SSAValue:
+        """Channels [first, stop) of a hidden map."""
+        values: dict[SSAValue, SSAValue] = {}
+        for op in hidden.makers:
+            values[op.results[0]] = self.part_of(op, values, channels)
+        return values[hidden.sums.a]
+
+    def part_of(self, op: Operation, values: dict[SSAValue, SSAValue], channels: Range) -> SSAValue:
+        """Channels [first, stop) of what one of its makers makes; `values`: of what others have made."""
+        if isinstance(op, g.MatmulOp):
+            weights = self.constant([op.b], 0 if op.trans_b else 1, [channels])
+            bias = None if op.bias is None else self.constant([op.bias], 0, [channels])
+            made: Operation = g.MatmulOp(op.a, weights, bias, trans_b=op.trans_b, act=op.act)
+        elif isinstance(op, g.UnaryOp):
+            made = g.UnaryOp(op.act, values[op.x])
+        else:
+            assert isinstance(op, g.BinaryOp)
+            a, b = (values.get(x, x) for x in (op.a, op.b))
+            made = g.BinaryOp(op.kind, a, b, op.act, element=op.element)
+        return self.insert(made, op, f"/{channels[0]}")
 
     def constant(self, wholes: Sequence[SSAValue], axis: int, ranges: Sequence[Range]) -> SSAValue:
         """Some positions of constants along an axis, [first, stop) of each, behind each other."""
@@ -232,28 +263,11 @@ class HiddenChunks:
         sums = self.hidden.sums
         result: SSAValue | None = None
         for first in range(0, self.hidden.channels, self.width):
-            values: dict[SSAValue, SSAValue] = {}
-            for op in self.hidden.makers:
-                values[op.results[0]] = self.part(op, values, first)
-            result = self.writer.share(sums, values[sums.a], (first, first + self.width), result)
+            stop = first + self.width
+            part, is_last = self.writer.part(self.hidden, (first, stop)), stop == self.hidden.channels
+            result = self.writer.share(sums, part, (first, stop), result, is_last=is_last)
         assert result is not None
         return self.writer.instead_of(result, (sums, *reversed(self.hidden.makers)))
-
-    def part(self, op: Operation, values: dict[SSAValue, SSAValue], first: int) -> SSAValue:
-        """Channels [first, first + width) of what one of the makers makes."""
-        own = [(first, first + self.width)]
-        if isinstance(op, g.MatmulOp):
-            weights = self.writer.constant([op.b], 0 if op.trans_b else 1, own)
-            bias = None if op.bias is None else self.writer.constant([op.bias], 0, own)
-            made: Operation = g.MatmulOp(op.a, weights, bias, trans_b=op.trans_b, act=op.act)
-        elif isinstance(op, g.UnaryOp):
-            made = g.UnaryOp(op.act, values[op.x])
-        else:
-            assert isinstance(op, g.BinaryOp)
-            a, b = (values.get(x, x) for x in (op.a, op.b))
-            made = g.BinaryOp(op.kind, a, b, op.act, element=op.element)
-        return self.writer.insert(made, op, f"/{first}")
-
 
 def parts_of(
     store: WeightStore, keys: Sequence[str], axis: int, ranges: Sequence[Range], dtype: np.dtype

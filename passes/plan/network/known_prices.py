@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 from frustum.passes.analysis.unit_layers import UnitLayers, layers_of
+from frustum.passes.plan.model import APART_IN_PLACE
 from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
 from frustum.passes.plan.network.groups import Group
 from frustum.passes.plan.network.kept import Resident, is_read_whole, moved
@@ -128,13 +129,15 @@ class KnownPrices:
         return self.alone[stop]
 
     def beside(
-        self, setting: Setting, layers: tuple[int, int], found: Resident, kept: Resident, room: tuple[int, int]
-    ) -> UnitChoice | None:
-        """The `layers` [first, stop), a product alone or attention with what makes its heads, which find these maps in
-        SRAM, and perhaps leave their result there (`kept`); `room`: bytes of SRAM beside all maps, and in all."""
-        key = layers, found, kept, room
+        self, setting: Setting, layers: tuple[int, int], found: Resident, kept: Resident, room: tuple[int, int],
+        *, in_place: bool = False,
+    ) -> UnitChoice | None:  # fmt: skip
+        """The `layers` [first, stop), a layer alone or attention with what makes its heads, which find these maps in
+        SRAM, and perhaps leave their result there (`kept`), or `in_place` of one of these; `room`: bytes of SRAM beside
+        all maps, and in all."""
+        key = layers, found, kept, room, in_place
         if key not in self.products:
-            self.products[key] = choice_beside(setting, layers, found, kept, room)
+            self.products[key] = choice_beside(setting, layers, found, kept, room, in_place=in_place)
         return self.products[key]
 
     def keys_of(self, setting: Setting) -> GroupKeys:
@@ -252,20 +255,25 @@ class GroupKeys:
 
 
 def choice_beside(
-    setting: Setting, layers: tuple[int, int], found: Resident, kept: Resident, room: tuple[int, int]
+    setting: Setting, layers: tuple[int, int], found: Resident, kept: Resident, room: tuple[int, int], *, in_place: bool
 ) -> UnitChoice | None:
     """`KnownPrices.beside`, looked for."""
     (first, stop), (free, capacity), nodes = layers, room, setting.order.nodes
     resident = {nodes[m.map].op.results[0] for m in found}
     unit = layers_of([node.op for node in nodes[first:stop]], resident=resident)
     stays = {stop - 1 - first} if kept else set[int]()
-    if kept and stop - first == 1 and not unit.inputs[0].resident:
-        plan = plan_kept(unit, setting.target, free)
+    if kept and nodes[first].weight_bytes and stop - first == 1 and not unit.inputs[0].resident:
+        plan = plan_kept(unit, setting.target, free, in_place=in_place)
     else:
         plan = plan_beside(unit, setting.target, free, setting.chunk_bytes, stays)
     if plan is None or plan.cost.parts is None:
         return None
-    parts = replace(plan.cost.parts, used_bytes=plan.cost.parts.used_bytes + capacity - free)
-    plan = replace(plan, cost=replace(plan.cost, parts=parts))
-    moved, cycles = plan.dram_bytes, int(plan.cycles)
+    made = setting.order.maps[stop - 1]
+    stored = made.bytes if kept and made.needs_dram else 0
+    cost = plan.cost.with_maps(stored, beside_bytes=capacity - free)
+    cost = replace(cost, cycles=cost.cycles + stored // setting.port_rate)
+    maps = tuple(each and replace(each, in_place=True) for each in plan.maps) if in_place else plan.maps
+    plan = replace(plan, cost=cost, maps=maps)
+    is_apart = in_place and not nodes[first].weight_bytes
+    moved, cycles = plan.dram_bytes, int(plan.cycles * (APART_IN_PLACE if is_apart else 1))
     return UnitChoice(first, stop, moved, cycles, free, resident=found, kept=kept, plan=plan)

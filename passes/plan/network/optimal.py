@@ -20,7 +20,6 @@ from frustum.dialects.target import Target
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan import model
-from frustum.passes.plan.cost import UnitCost
 from frustum.passes.plan.makespan import times_of
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cuts import CutSearch, Solution
@@ -418,7 +417,7 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
                 in_cores=setting.in_cores,
             )  # fmt: skip
             if made is not None:
-                cost = with_maps(made.cost, also, sends, search.capacity - free_bytes)
+                cost = made.cost.with_maps(also, sends, search.capacity - free_bytes)
                 found.append(replace(other, plan=replace(made, cost=cost)))
                 break
     if search.within_bound:
@@ -440,16 +439,6 @@ def prices_of(choice: UnitChoice, search: CutSearch) -> Prices | None:
     if choice.by_channels:
         return search.known.of_channels(search.setting, choice.stop)
     return next(search.known.before(search.setting, choice.stop, [choice.first]), None)
-
-
-def with_maps(cost: UnitCost, stored_bytes: int, send_cycles: int, beside_bytes: int) -> UnitCost:
-    """The cost with so many bytes of maps that stay and are stored too, so much time to send what stays, and so many
-    bytes of SRAM beside the unit's own."""
-    moved, cycles, parts = cost.dram_bytes + stored_bytes, cost.cycles + send_cycles, cost.parts
-    if parts is not None:
-        stored, used = parts.stored_bytes + stored_bytes, parts.used_bytes + beside_bytes
-        parts = replace(parts, stored_bytes=stored, send_cycles=send_cycles, used_bytes=used)
-    return replace(cost, dram_bytes=moved, cycles=cycles, parts=parts)
 
 
 def partition_of(choice: UnitChoice, group: Group) -> Partition:

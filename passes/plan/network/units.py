@@ -5,6 +5,7 @@ Source: docs/techniques/tfu.md, "Policy optimal" and "Running a unit".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,6 +42,9 @@ from frustum.passes.plan.network.optimal import (
     plan_network,
     values_of,
 )
+from frustum.passes.plan.network.trials.hidden_held import hold_hidden
+from frustum.passes.plan.network.trials.joint_maps import joint_maps
+from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -75,7 +79,7 @@ def fuse_section(
     planner = Planner(network, target, options, section)
     plan = with_inputs_held(planner) or planner.plan()
     if plan is not None:
-        for improved in (with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_hidden_in_chunks):
+        for improved in TRIALS:
             plan = improved(planner, plan)
         write(network, plan, section, number)
         return len(plan.units), plan
@@ -186,19 +190,50 @@ def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return with_chunks(planner, plan, in_chunks)
 
 
+def with_joint_maps(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which attention reads several parts of maps in SRAM."""
+    return with_chunks(planner, plan, joint_maps)
+
+
+def with_norms_in_place(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which normalisations take the place of what they read, which is made
+    of them again where others read it."""
+    return with_chunks(planner, plan, norms_in_place)
+
+
 def with_chunks(
     planner: Planner,
     plan: NetworkPlan,
     put: Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]],
+    most_cycles: float = math.inf,
 ) -> NetworkPlan:
-    """The plan, or on one cluster a better one of the network as `put` changes it for so many bytes of SRAM."""
+    """The plan, or on one cluster a better one of the network as `put` changes it for so many bytes of SRAM, in no more
+    than so many modelled cycles."""
     target, options = planner.target, planner.options
     if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
         return plan
     module = planner.network.get_toplevel_object()
     assert isinstance(module, ModuleOp)
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
-    return planner.kept_if(put(plan.order, plan.units, module, capacity), planner.is_better(plan)) or plan
+
+    def is_wanted(other: NetworkPlan) -> bool:
+        return other.cycles <= most_cycles and planner.is_better(plan)(other)
+
+    return planner.kept_if(put(plan.order, plan.units, module, capacity), is_wanted) or plan
+
+
+def with_hidden_held(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which some channels of hidden maps that go through DRAM do not; where
+    time is to be least, none that takes longer."""
+    is_fast = planner.options.optimise == "time"
+    return with_chunks(planner, plan, hold_hidden, most_cycles=plan.cycles if is_fast else math.inf)
+
+
+TRIALS = (
+    with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_joint_maps, with_hidden_in_chunks,
+    with_norms_in_place, with_hidden_held,
+)  # fmt: skip
+"""Changes of the network that are planned in turn, each of what the ones before have left."""
 
 
 def with_inputs_held(planner: Planner) -> NetworkPlan | None:

@@ -135,6 +135,10 @@ INVALID = [
         lambda: conv(NRAM, WRAM, None, None, NRAM, accumulate=1),
         "'fisa.conv': accumulate and acc come together",
     ),
+    (
+        lambda: conv(NRAM, WRAM, None, None, NRAM, continues=True),
+        "'fisa.conv': what continues has an acc to continue from",
+    ),
     (lambda: conv(NRAM, WRAM, None, None, NRAM, groups=3), "4 output channels in 3 groups"),
     (
         lambda: conv(NRAM, WRAM, None, None, NRAM, kernel=(0, 3)),

@@ -1,6 +1,7 @@
 """Every instruction's effect against the plain machine: random boxes, clipped, bordered, on several cores."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,10 +133,12 @@ def test_depthwise(seed, residual):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_conv_accumulates_over_channel_chunks(seed):
-    """Channels in chunks of 3 and 1: started at 0, kept in NRAM, finished in the last pass."""
+@pytest.mark.parametrize("continues", [False, True])
+def test_conv_accumulates_over_channel_chunks(seed, continues):
+    """Channels in chunks of 3 and 1: started at 0 or from what is there, kept in NRAM, finished in the last pass."""
     rng = np.random.default_rng(seed)
-    agree_or_idle(twice(conv_case(rng, Layout(), accumulate=True)), seed)
+    conv = replace(conv_case(rng, Layout(), accumulate=True), continues=continues)
+    agree_or_idle(twice(conv), seed)
 
 
 @pytest.mark.parametrize("element", ["f16", "bf16"])

@@ -102,3 +102,31 @@ def test_what_is_not_of_each_position_is_left():
     turned = net.layer(g.TransposeOp(product(net, net.input(1, 15, 4), 6), (0, 2, 1)))
     mapped = net.conv(net.layer(g.ReshapeOp(turned, (1, 6, 3, 5))), 2)
     assert shapes(seen(net, mapped, net.unary("exp", turned)), g.MatmulOp) == [(1, 15, 6)]
+
+
+def attention(net, made, batch=1):
+    """One map with queries, keys and values of 6 rows as attention reads it."""
+    rows = net.layer(g.ReshapeOp(made, (batch, 6 // batch, 24)))
+    numbers = {"heads": (2, 2), "sizes": (4, 4), "firsts": (0, 8, 16), "scale": 0.5, "is_merged": True}
+    return net.layer(g.AttentionOp(rows, rows, rows, **numbers))
+
+
+def test_rows_of_attention_are_seen_so_by_all_layers_of_one_loop():
+    """As torch exports MultiheadAttention with the batch behind the rows: [6, 1, C], [6, C] and [1, 6, C] in turn."""
+    net = Net()
+    x = net.input(1, 6, 8)
+    first = net.layer(g.ReshapeOp(normalised(net, x), (6, 1, 8)))
+    made = net.layer(g.ReshapeOp(attention(net, product(net, first, 24)), (6, 8)))
+    made = net.layer(g.ReshapeOp(product(net, made, 8), (6, 1, 8)))
+    ops = seen(net, net.layer(g.BinaryOp("add", net.layer(g.ReshapeOp(made, (1, 6, 8))), x)))
+    assert shapes(ops, g.MatmulOp) == [(1, 6, 24), (1, 6, 8)]
+    assert not any(isinstance(op.a.owner, g.ReshapeOp) for op in ops if isinstance(op, g.MatmulOp))
+
+
+def test_products_of_rows_that_attention_sees_in_two_ways_stay():
+    """Of [1, 6, C] and of [2, 3, C]: neither is what all want."""
+    net = Net()
+    x = net.layer(g.ReshapeOp(net.unary("relu", net.input(1, 6, 8)), (6, 8)))
+    made = product(net, x, 24)
+    ops = seen(net, attention(net, made), attention(net, made, batch=2))
+    assert shapes(ops, g.MatmulOp) == [(6, 24)]

@@ -19,7 +19,9 @@ from frustum.dialects.target import to_attribute
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import node_name
 from frustum.passes.graph.choose_forms import ChooseForms
-from frustum.passes.plan.network.hidden_chunks import in_chunks
+from frustum.passes.plan.network.candidates import UnitChoice
+from frustum.passes.plan.network.hidden_chunks import in_chunks, through_dram
+from frustum.passes.plan.network.kept import NOTHING, WHOLE, KeptMap
 from frustum.passes.plan.network.optimal import plan_network
 from frustum.runtime.reference.graph import network_of
 
@@ -122,3 +124,15 @@ def test_no_chunks_where_what_is_around_them_does_not_fit_or_somebody_else_reads
     module, _ = net.module(net.layer(g.MatmulOp(made, net.weight(HIDDEN, WIDTH))), made)
     _, plan = planned(module, edge(64))
     assert in_chunks(plan.order, plan.units, module, 64 << 10) == []
+
+
+def test_a_hidden_map_is_made_in_chunks_wherever_something_of_it_goes_through_dram():
+    """Of a gated one perhaps one of both products alone, what comes of them staying."""
+    module, _ = mlp("gated")
+    _, plan = planned(module, edge(64))
+    order = plan.order
+    (hidden,) = {each.sums: each for each in through_dram(order, plan.units)}.values()
+    for out in (None, *hidden.makers, hidden.sums):
+        stays = [NOTHING if node.op is out else frozenset({KeptMap(k, WHOLE)}) for k, node in enumerate(order.nodes)]
+        units = [UnitChoice(k, k + 1, 0, 0, 0, kept=kept) for k, kept in enumerate(stays)]
+        assert [each.sums for each in through_dram(order, units)] == [hidden.sums] * (out in hidden.makers)

@@ -1,0 +1,1 @@
+"""Changes of a network that are planned on trial."""
