@@ -227,6 +227,7 @@ class NormaliseLayer(VectorLayer, instruction=p.Normalise):
     epsilon: float
     group: int = 0
     rms: bool = False
+    act: Act | None = None
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,8 @@ class _NormExpansion(PlainLayers):
                 x = self.of_rows(x, split, operands)
             else:
                 x = self.scaled(self.shaped(self.of_parts(x), shape), operands)
+        if op.act is not None:
+            x = self.add(g.UnaryOp(op.act, x))
         Rewriter.replace_op(op, self.made, [self.shaped(x, shape)])
 
     def scaled(self, x: SSAValue, operands: Sequence[SSAValue]) -> SSAValue:
