@@ -2,8 +2,8 @@
 """Where the tiles of a network lie in SRAM: tiles that are one behind the other, or the same, have one home.
 
 A tile lies in the buffer of the concatenation that it is an operand of, behind the operands before it (nested ones
-too); the result of a layer that works in place lies where its last operand lay; a tile that a unit yields or reads is
-the network's own value.  So one home may have tiles of several units.
+too); the result of a layer that works in place lies where its last operand lay, or of the vector unit the one that is
+like it; a tile that a unit yields or reads is the network's own value.  So one home may have tiles of several units.
 """
 
 from __future__ import annotations
@@ -83,9 +83,20 @@ def _links(
                 yield operand, op.result, first
                 first += t.tile_of(operand).extents[CHANNELS]
         elif isinstance(op, t.ComputeOp) and op.map.data.in_place:
-            yield op.result, op.tiles[-1], 0
+            yield op.result, place_of(op), 0
         elif isinstance(op, t.UnitOp):
             yield from _links_of_unit(op, links)
+
+
+def place_of(op: t.ComputeOp) -> SSAValue:
+    """The operand where the result of a layer that works in place lies."""
+    if not isinstance(op.layer, t.VectorLayer):
+        return op.tiles[-1]
+    return next(tile for tile in op.tiles if _is_like(t.tile_of(tile), t.tile_of(op.result)))
+
+
+def _is_like(tile: Tile, other: Tile) -> bool:
+    return tile.element == other.element and tile.extents == other.extents
 
 
 def _links_of_unit(

@@ -18,10 +18,11 @@ import numpy as np
 
 from frustum.dialects.extents import Extents, ceil_div
 from frustum.dialects.graph import MatmulOp
+from frustum.dialects.module import JOINT
 from frustum.dialects.share_done import tell
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
-from frustum.dialects.tile import Whole
+from frustum.dialects.tile import SAME, Whole
 from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import same_form
@@ -222,14 +223,17 @@ class CutSearch:
     def beside(self, stop: int) -> None:
         """A product beside maps in SRAM, where there is no room for its operands, its weights and
         some rows of its result: cut by channels, so that its operand stays for all of them; or with its result in
-        SRAM, and its operand in rounds or (matrix products) in SRAM too."""
+        SRAM, and its operand in rounds or (matrix products) in SRAM too.  A layer of the vector unit whose result stays
+        goes by channels beside its operand, or takes the place of that."""
         node, setting, order = self.order.nodes[stop - 1], self.setting, self.order
         is_read = any(read.joins for read in order.reads_of(stop - 1, stop, len(order.nodes)))
         may_stay = is_read and not order.maps[stop - 1].needs_dram
-        if not setting.keep or setting.fastest or setting.target.chip.clusters > 1 or not node.weight_bytes:
+        layer, is_product = order.layer(stop - 1), node.weight_bytes > 0
+        if not setting.keep or setting.fastest or setting.target.chip.clusters > 1:
+            return
+        if not is_product and not (may_stay and works_alike(layer)):
             return
         at, kept = self.cuts[stop - 1], frozenset({KeptMap(stop - 1, WHOLE)})
-        layer = self.order.layer(stop - 1)
         energy = energy_alone(layer, node.weight_bytes, setting.target)
         rows = 2 * layer.out_dims[1] * layer.out_dims[3] * layer.out_bytes  # of which one is stored, another is made
         for maps in at.maps:
@@ -239,8 +243,9 @@ class CutSearch:
                 continue
             loaded = sum(read.bytes for read in node.reads if read.map not in inside)
             is_there = node.reads[0].map in inside
-            is_kept = may_stay and (not is_there or isinstance(node.op, MatmulOp))
-            for stays in [kept] * is_kept + [NOTHING] * is_there:
+            goes_on = isinstance(node.op, MatmulOp) or JOINT in node.op.attributes or not is_product
+            is_kept = may_stay and (not is_there or goes_on)
+            for stays in [kept] * is_kept + [NOTHING] * (is_there and is_product):
                 over = written_over(order, stop - 1, found) if stays and is_there else NOTHING
                 free = self.capacity - setting.size((maps - over) | stays)
                 if free <= 0 or (not over and free >= loaded + node.weight_bytes + rows):
@@ -343,23 +348,46 @@ def thinned(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints
     return np.unique(np.append(chosen, alone[bytes_[alone].argmin()] if len(alone) else chosen[:1]))
 
 
+def works_alike(layer: Layer) -> bool:
+    """Whether a layer of the vector unit makes each piece of its result of the same piece of one map, of the result's
+    shape and type, and of nothing else of that shape: one that is element by element, or has all along some axes."""
+    return not layer.is_matrix and len(places_for(layer)) == 1
+
+
+def places_for(layer: Layer) -> list[int]:
+    """The maps of which a piece of the result needs the same piece, in the result's type and form."""
+    return [
+        k
+        for k, m in enumerate(layer.maps)
+        if all(axis == SAME or (isinstance(axis, Whole) and d in layer.axes_all) for d, axis in enumerate(m.access))
+        and m.element_bytes == layer.out_bytes
+        and same_form(m.dims, m.view, layer.out_dims, layer.out_view)
+    ]
+
+
 def written_over(order: LayerOrder, k: int, found: Resident) -> Resident:
-    """Of the maps in SRAM the one that layer k adds to its result element by element, where nothing else reads it
-    behind: the result may take its place."""
+    """Of the maps in SRAM the one that layer k adds to its result element by element, or if it is one of the vector
+    unit works on, where nothing else reads it behind: the result may take its place."""
     layer, reads = order.layer(k), order.nodes[k].reads
-    if len(reads) != len(layer.maps) or len(reads) < 2:
+    if len(reads) != len(layer.maps):
         return NOTHING
-    added, read = layer.maps[-1], reads[-1]
-    is_alike = added.access == SAME4 and added.element_bytes == layer.out_bytes
-    is_alike &= same_form(added.dims, added.view, layer.out_dims, layer.out_view)
-    is_alike &= sum(other.map == read.map for other in reads) == 1 and not order.maps[read.map].is_output
-    if not is_alike or any(user > k or order.nodes[user].is_concat for user in order.maps[read.map].users):
+    if layer.is_matrix:
+        last = len(reads) - 1
+        places = [last] if last and layer.maps[-1].access == SAME4 and last in places_for(layer) else []
+    else:
+        places = places_for(layer) if works_alike(layer) else []
+    if not places:
+        return NOTHING
+    read = reads[places[0]]
+    if sum(other.map == read.map for other in reads) > 1 or order.maps[read.map].is_output:
+        return NOTHING
+    if any(user > k or order.nodes[user].is_concat for user in order.maps[read.map].users):
         return NOTHING
     return frozenset(m for m in found if m.map == read.map)
 
 
 def in_place(choice: UnitChoice) -> UnitChoice:
-    """A product whose result takes the place of what it adds."""
+    """A layer whose result takes the place of what it adds, or works on."""
     assert choice.plan is not None
     (submap,) = choice.plan.maps
     assert submap is not None

@@ -259,7 +259,7 @@ def choice_beside(
     resident = {nodes[m.map].op.results[0] for m in found}
     unit = layers_of([node.op for node in nodes[first:stop]], resident=resident)
     stays = {stop - 1 - first} if kept else set[int]()
-    if kept and stop - first == 1 and not unit.inputs[0].resident:
+    if kept and stop - first == 1 and unit.out.is_matrix and not unit.inputs[0].resident:
         plan = plan_kept(unit, setting.target, free)
     else:
         plan = plan_beside(unit, setting.target, free, setting.chunk_bytes, stays)

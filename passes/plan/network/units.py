@@ -175,8 +175,8 @@ def with_copied_inputs(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which attention is made some heads at a time where its result, or its
     queries, keys and values, go through DRAM."""
-    for is_summed in (True, False):
-        plan = with_chunks(planner, plan, partial(heads_in_chunks, is_summed=is_summed))
+    for way in ({"is_summed": True}, {}, {"is_apart": True}):
+        plan = with_chunks(planner, plan, partial(heads_in_chunks, **way))
     return plan
 
 
