@@ -18,7 +18,7 @@ import numpy as np
 
 from frustum.dialects.extents import Extents, ceil_div
 from frustum.dialects.graph import MatmulOp
-from frustum.dialects.module import JOINT
+from frustum.dialects.module import JOINT, PART_OF_SUM
 from frustum.dialects.share_done import tell
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
@@ -243,7 +243,8 @@ class CutSearch:
                 continue
             loaded = sum(read.bytes for read in node.reads if read.map not in inside)
             is_there = node.reads[0].map in inside
-            goes_on = isinstance(node.op, MatmulOp) or JOINT in node.op.attributes or not is_product
+            in_chunks = bool({JOINT, PART_OF_SUM} & node.op.attributes.keys())
+            goes_on = isinstance(node.op, MatmulOp) or in_chunks or not is_product
             is_kept = may_stay and (not is_there or goes_on)
             for stays in [kept] * is_kept + [NOTHING] * (is_there and is_product):
                 over = written_over(order, stop - 1, found) if stays and is_there else NOTHING

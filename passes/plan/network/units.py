@@ -25,6 +25,7 @@ from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.head_chunks import heads_in_chunks
 from frustum.passes.plan.network.hidden_chunks import in_chunks
+from frustum.passes.plan.network.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     ops_of_section,
@@ -75,7 +76,7 @@ def fuse_section(
     planner = Planner(network, target, options, section)
     plan = with_inputs_held(planner) or planner.plan()
     if plan is not None:
-        for improved in (with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_hidden_in_chunks):
+        for improved in IMPROVEMENTS:
             plan = improved(planner, plan)
         write(network, plan, section, number)
         return len(plan.units), plan
@@ -186,6 +187,16 @@ def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return with_chunks(planner, plan, in_chunks)
 
 
+def with_inputs_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which convolutions behind norms go by chunks of input channels: of
+    those that may each is tried, the first ones first, beside those that were better so."""
+    number = 0
+    for _ in range(model.MOST_IN_CHUNKS):
+        better = with_chunks(planner, plan, partial(inputs_in_chunks, number=number))
+        number, plan = number + (better is plan), better
+    return plan
+
+
 def with_chunks(
     planner: Planner,
     plan: NetworkPlan,
@@ -209,6 +220,13 @@ def with_inputs_held(planner: Planner) -> NetworkPlan | None:
     capacity = planner.target.cluster.sram.capacity_bytes
     held = hold_far_inputs(order, model.HELD_SHARE * capacity, capacity)
     return planner.kept_if(held, is_near)
+
+
+IMPROVEMENTS = (
+    with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_heads_in_chunks,
+    with_hidden_in_chunks,
+)  # fmt: skip
+"""What is tried of a plan, one after the other."""
 
 
 def is_worth_time(better: NetworkPlan, plan: NetworkPlan, optimise: Optimise) -> bool:
