@@ -7,7 +7,8 @@ of these heads reads them there, and writes its part of the result; then the nex
 too, where there is room; else it is read once for each chunk, in rounds of input channels.  So no query, key or value
 is ever in DRAM, and weights are read once.  Where not even the queries, keys and values of one head fit beside what the
 products read, keys and values do, and a product of its own makes the queries in the unit of attention, some rows at a
-time (`is_apart`).
+time (`is_apart`).  And where what the products read is a map normalised by groups, and the map is needed behind again
+(for a residual), the map can stay instead: each product then normalises what it reads of it (`is_normed`).
 
 Source: heads are independent (Vaswani et al., 2017, section 3.2.2): an outer loop over them, around all that makes one.
 """
@@ -18,20 +19,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import AnyFloat, ModuleOp, UnitAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.module import JOINT, STREAMED, VALUE_PARTS
 from frustum.passes.analysis.layer import is_layer
-from frustum.passes.analysis.module import element_bytes, value_bytes
+from frustum.passes.analysis.module import element_bytes, node_name, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter, goes_out, has_weights, sums_up
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.made_again import HeldInput, form_of, held, is_input
-from frustum.passes.weights import store_of
+from frustum.passes.plan.network.plane_norms import PlaneNorm, is_of_planes
+from frustum.passes.plan.network.result_parts import result_in_parts
+from frustum.passes.weights import numpy_of, store_of
 
 Product = g.MatmulOp | g.ConvOp
 
@@ -46,6 +51,8 @@ class AttentionHeads:
     """The product that sums up the result, if this is to be added chunk by chunk."""
     is_apart: bool = False
     """Queries are made by a product of their own, as attention reads them."""
+    norm: g.NormaliseOp | None = None
+    """What makes what the products read, if each of them is to do that of what it reads, piece by piece."""
 
     @property
     def last(self) -> Operation:
@@ -53,8 +60,8 @@ class AttentionHeads:
 
     @property
     def read(self) -> SSAValue:
-        """What all products read."""
-        return self.products[0].operands[0]
+        """What all products read, or what is normalised for them."""
+        return self.products[0].operands[0] if self.norm is None else self.norm.x
 
     @property
     def reshapes(self) -> list[Operation]:
@@ -87,27 +94,31 @@ class AttentionHeads:
 
 def heads_in_chunks(
     order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int, *, is_summed: bool = False,
-    is_apart: bool = False,
+    is_apart: bool = False, is_normed: bool = False,
 ) -> list[InChunks | HeldInput]:
     """Let attention of which queries, keys or values go through DRAM in these units be made some heads at a time, where
     so many bytes of SRAM hold what these take; what was done.  `is_summed`: all attention whose result, too, goes there
     and is summed up, where the sums stay; what of its products reads an input of the network then reads a copy.
-    `is_apart`: with queries that are made as they are read, where there is no room for those of a head too."""
+    `is_apart`: with queries that are made as they are read, where there is no room for those of a head too;
+    `is_normed`: so, with normalisations that each product does by itself."""
     through = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
     found: list[InChunks | HeldInput] = []
     for node in order.nodes:
         heads = heads_of(node.op)
         if heads is None or not through.intersection(heads.products + (heads.attention,) * is_summed):
             continue
-        if is_apart and chunk_of(heads, sram_bytes, is_beside=True) is not None:
+        norm, fits = norm_of(heads) if is_normed else None, chunk_of(heads, sram_bytes, is_beside=True) is not None
+        if (is_apart and fits) or (is_normed and norm is None):
             continue
         if is_summed:
             heads = replace(heads, sums=sums_up(heads.attention))
             if heads.sums is None:
                 continue
-        heads = replace(heads, is_apart=is_apart)
-        count = chunk_of(heads, sram_bytes, is_beside=is_apart)
+        heads = replace(heads, is_apart=is_apart or (is_normed and not fits), norm=norm)
+        count = chunk_of(heads, sram_bytes, is_beside=is_apart or is_normed)
         if count is not None:
+            whole = None if norm is None else result_in_parts(norm.x.owner, module, sram_bytes)
+            found += [] if whole is None else [whole]
             found.append(HeadChunks(heads, count, PartWriter(heads.last, store_of(module))).put())
             found += copied_input(heads) if is_summed else []
     return found
@@ -140,6 +151,16 @@ def heads_of(op: Operation) -> AttentionHeads | None:
     if isinstance(q, g.MatmulOp) and any(isinstance(x, g.MatmulOp) and x.trans_b != q.trans_b for x in (k, v)):
         return None
     return None if has_mask_of_heads(op) else AttentionHeads((q, k, v), op)
+
+
+def norm_of(heads: AttentionHeads) -> g.NormaliseOp | None:
+    """The normalisation by groups of planes that makes what the products alone read, of a map that others read too."""
+    norm = heads.read.owner
+    if not isinstance(norm, g.NormaliseOp) or not is_of_planes(norm) or not isinstance(heads.products[0], g.ConvOp):
+        return None
+    if {use.operation for use in heads.read.uses} != set(heads.products):
+        return None
+    return norm if any(use.operation is not norm for use in norm.x.uses) else None
 
 
 def maker_of(value: SSAValue) -> Product | None:
@@ -194,11 +215,14 @@ class HeadChunks:
     heads: AttentionHeads
     count: int
     writer: PartWriter
+    norm: PlaneNorm | None = None
 
     def put(self) -> InChunks:
         """All chunks in the place of the whole."""
         whole, sums = self.heads.attention, self.heads.sums
         groups, parts, result = whole.heads[1], list[SSAValue](), None
+        if self.heads.norm is not None:
+            self.norm = self.planes_of(self.heads.norm)
         width = whole.heads[0] // groups * whole.sizes[1]
         for first in range(0, groups, self.count):
             stop = min(first + self.count, groups)
@@ -210,7 +234,8 @@ class HeadChunks:
             result = self.writer.insert(g.ConcatOp(parts, axis), whole)
             if g.shape_of(result) != g.shape_of(whole.result):
                 result = self.writer.insert(g.ReshapeOp(result, g.shape_of(whole.result)), whole)
-        layers = (whole, *self.heads.reshapes, *dict.fromkeys(reversed(self.heads.products)))
+        layers: tuple[Operation, ...] = (whole, *self.heads.reshapes, *dict.fromkeys(reversed(self.heads.products)))
+        layers = layers if self.heads.norm is None else (*layers, self.heads.norm)
         return self.writer.instead_of(result, layers if sums is None else (sums, *layers))
 
     def chunk(self, first: int, stop: int) -> SSAValue:
@@ -241,10 +266,22 @@ class HeadChunks:
         biases = [each.bias for each in products if each.bias is not None]
         bias = self.writer.constant(biases, 0, ranges) if biases else None
         one: Product
+        read = self.heads.read if self.norm is None else self.norm.normalised()
         if isinstance(like, g.ConvOp):
-            one = g.ConvOp(self.heads.read, weights, bias)
+            one = g.ConvOp(read, weights, bias)
         else:
-            one = g.MatmulOp(self.heads.read, weights, bias, trans_b=like.trans_b)
+            one = g.MatmulOp(read, weights, bias, trans_b=like.trans_b)
         made = self.writer.insert(one, like, f"/{first}")
         one.attributes[JOINT] = UnitAttr()
         return made
+
+    def planes_of(self, norm: g.NormaliseOp) -> PlaneNorm:
+        """What the normalisation finds of each channel, once for all chunks."""
+
+        def constant(word: str, array: NDArray[np.float64], element: AnyFloat) -> SSAValue:
+            key = self.writer.store.add(f"{node_name(norm) or norm.name}/{word}", array.astype(numpy_of(element)))
+            return self.writer.insert(g.WeightOp(key, g.tensor_type(element, array.shape)), norm)
+
+        found = PlaneNorm(norm, lambda op: self.writer.insert(op, norm), constant)
+        found.find()
+        return found

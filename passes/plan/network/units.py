@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
@@ -110,6 +110,12 @@ class Undoable(Protocol):
     def undo(self) -> None: ...
 
 
+def undo(changes: Sequence[Undoable]) -> None:
+    """The network as it was before these."""
+    for change in reversed(changes):
+        change.undo()
+
+
 @dataclass(frozen=True)
 class Planner:
     """Plans of a section of a network as it is at the time."""
@@ -127,8 +133,7 @@ class Planner:
         plan = self.plan() if changes else None
         if plan is not None and is_wanted(plan):
             return plan
-        for change in reversed(changes):
-            change.undo()
+        undo(changes)
         return None
 
     def is_better(self, plan: NetworkPlan) -> Callable[[NetworkPlan], bool]:
@@ -176,9 +181,9 @@ def with_copied_inputs(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which attention is made some heads at a time where its result, or its
     queries, keys and values, go through DRAM."""
-    for way in ({"is_summed": True}, {}, {"is_apart": True}):
-        plan = with_chunks(planner, plan, partial(heads_in_chunks, **way))
-    return plan
+    plan = with_chunks(planner, plan, partial(heads_in_chunks, is_summed=True))
+    ways = [heads_in_chunks, partial(heads_in_chunks, is_apart=True), partial(heads_in_chunks, is_normed=True)]
+    return with_best_chunks(planner, plan, ways)
 
 
 def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
@@ -197,19 +202,40 @@ def with_inputs_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return plan
 
 
-def with_chunks(
-    planner: Planner,
-    plan: NetworkPlan,
-    put: Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]],
-) -> NetworkPlan:
-    """The plan, or on one cluster a better one of the network as `put` changes it for so many bytes of SRAM."""
+Put: TypeAlias = Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]]
+"""Changes a network where its units leave room for that in so many bytes of SRAM; what was done."""
+
+
+def with_best_chunks(planner: Planner, plan: NetworkPlan, ways: Sequence[Put]) -> NetworkPlan:
+    """The plan, or the best of those of the network as one of several ways changes it, of which each is looked at."""
+    changed = []
+    for put in ways:
+        changes = put_for(planner, plan, put)
+        undo(changes)
+        changed += [put] * bool(changes)
+    best, chosen = plan, changed[0] if changed else None
+    for put in changed if len(changed) > 1 else ():
+        changes = put_for(planner, plan, put)
+        other = planner.plan()
+        undo(changes)
+        if other is not None and planner.is_better(best)(other):
+            best, chosen = other, put
+    return plan if chosen is None else with_chunks(planner, plan, chosen)
+
+
+def with_chunks(planner: Planner, plan: NetworkPlan, put: Put) -> NetworkPlan:
+    """The plan, or on one cluster a better one of the network as `put` changes it."""
+    return planner.kept_if(put_for(planner, plan, put), planner.is_better(plan)) or plan
+
+
+def put_for(planner: Planner, plan: NetworkPlan, put: Put) -> Sequence[Undoable]:
+    """What `put` changes of a network on one cluster that moves more than it must."""
     target, options = planner.target, planner.options
     if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
-        return plan
+        return []
     module = planner.network.get_toplevel_object()
     assert isinstance(module, ModuleOp)
-    capacity = int(target.cluster.sram.capacity_bytes * options.sram)
-    return planner.kept_if(put(plan.order, plan.units, module, capacity), planner.is_better(plan)) or plan
+    return put(plan.order, plan.units, module, int(target.cluster.sram.capacity_bytes * options.sram))
 
 
 def with_inputs_held(planner: Planner) -> NetworkPlan | None:
