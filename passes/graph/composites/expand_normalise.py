@@ -56,6 +56,7 @@ class ExpandNormalise(ModulePass):
     4. Rows or groups that fit the SRAM of all clusters, and not of one, are normalised one after another, if not all of
        them do: they stay there, each cluster holding its share, send each other the parts' means and variances, and
        are read from DRAM once.
+    5. A function of what a layer normalises goes into it, where there is a row or group for each core.
 
     All between the operand and the result is f32, as it is inside a core that holds a whole row: squares of f16 are
     infinite from 256 on, and means of large numbers that lie close together need more digits than their deviation.
@@ -77,6 +78,8 @@ class ExpandNormalise(ModulePass):
             _NormExpansion(each, store_of(op), target=target, most=most_of_part(target, element_bytes(each.x))).run()
         if written:
             Canonicalize().apply(ctx, op)
+        for each in [o for o in op.walk() if isinstance(o, g.NormaliseOp)]:
+            take_activation(each, target)
 
 
 def most_of_part(target: Target, size: int, copies: int = WORK_COPIES, parts: int = PARTS_IN_SRAM) -> int:
@@ -86,12 +89,29 @@ def most_of_part(target: Target, size: int, copies: int = WORK_COPIES, parts: in
     return max(1, min(core // copies, cluster // parts) // size)
 
 
+def rows_of(op: g.NormaliseOp) -> tuple[int, int]:
+    """Rows or groups, and elements of each."""
+    shape = g.shape_of(op.x)
+    summed = math.prod(shape[axis] for axis in op.axes) // op.groups
+    return math.prod(shape) // summed, summed
+
+
 def leaves_cores_idle(op: g.NormaliseOp, target: Target) -> bool:
     """Whether there are far fewer rows or groups than cores, and each of them is much work."""
-    shape, cores = g.shape_of(op.x), target.chip.clusters * target.cluster.cores
-    summed = math.prod(shape[axis] for axis in op.axes) // op.groups
-    rows = math.prod(shape) // summed
+    (rows, summed), cores = rows_of(op), target.chip.clusters * target.cluster.cores
     return rows * CORES_OF_ROW <= cores and summed >= LARGE_ROW * target.core.vector.lanes
+
+
+def take_activation(op: g.NormaliseOp, target: Target) -> None:
+    """Let a normalisation do the function that alone reads it, where there is a row or group for each core: of fewer
+    all cores share what is element by element."""
+    users = {use.operation for use in op.result.uses}
+    user = users.pop() if len(users) == 1 else None
+    if rows_of(op)[0] < target.chip.clusters * target.cluster.cores or op.act is not None:
+        return
+    if isinstance(user, g.UnaryOp) and user.scales is None:
+        op.act = user.act
+        Rewriter.replace_op(user, [], [op.result])
 
 
 def parts_of(total: int, most: int, clusters: int, is_split: bool = True) -> tuple[int, int, int]:

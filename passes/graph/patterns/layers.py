@@ -16,7 +16,7 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from frustum.dialects import graph as g
 
-Layer = g.ConvOp | g.MatmulOp | g.PoolOp | g.BinaryOp | g.NormaliseOp
+Layer = g.ConvOp | g.MatmulOp | g.PoolOp | g.BinaryOp
 CHANNELS = 1  # the axis of channels
 PLANE = 2  # axes before height and width
 

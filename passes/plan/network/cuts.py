@@ -224,14 +224,15 @@ class CutSearch:
         """A product beside maps in SRAM, where there is no room for its operands, its weights and
         some rows of its result: cut by channels, so that its operand stays for all of them; or with its result in
         SRAM, and its operand in rounds or (matrix products) in SRAM too.  A layer of the vector unit whose result stays
-        goes by channels beside its operand, or takes the place of that."""
+        goes by channels beside its operand, or takes the place of that, where there is no room for both."""
         node, setting, order = self.order.nodes[stop - 1], self.setting, self.order
         is_read = any(read.joins for read in order.reads_of(stop - 1, stop, len(order.nodes)))
         may_stay = is_read and not order.maps[stop - 1].needs_dram
         layer, is_product = order.layer(stop - 1), node.weight_bytes > 0
         if not setting.keep or setting.fastest or setting.target.chip.clusters > 1:
             return
-        if not is_product and not (may_stay and works_alike(layer)):
+        is_alone = layer.axes_all or needs_whole(order, stop - 1)
+        if not is_product and not (may_stay and is_alone and works_alike(layer)):
             return
         at, kept = self.cuts[stop - 1], frozenset({KeptMap(stop - 1, WHOLE)})
         energy = energy_alone(layer, node.weight_bytes, setting.target)
@@ -249,7 +250,8 @@ class CutSearch:
             for stays in [kept] * is_kept + [NOTHING] * (is_there and is_product):
                 over = written_over(order, stop - 1, found) if stays and is_there else NOTHING
                 free = self.capacity - setting.size((maps - over) | stays)
-                if free <= 0 or (not over and free >= loaded + node.weight_bytes + rows):
+                has_room = free - setting.size(over) >= loaded + node.weight_bytes + rows
+                if free <= 0 or (has_room and not (over and is_product)):
                     continue
                 choice = self.known.beside(setting, (stop - 1, stop), found, stays, (free, self.capacity))
                 if choice is not None:
@@ -347,6 +349,14 @@ def thinned(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints
     # What stays may fit nobody behind: there is a way on from nothing staying, always.
     alone = np.flatnonzero(np.array([not each for each in sets])[maps])
     return np.unique(np.append(chosen, alone[bytes_[alone].argmin()] if len(alone) else chosen[:1]))
+
+
+def needs_whole(order: LayerOrder, k: int) -> bool:
+    """Whether a reader of a map needs all of its rows or columns at once, so that it is in no unit with what makes them
+    some at a time."""
+    reads = [read for user in order.maps[k].users for read in order.nodes[user].reads if read.map == k]
+    axes = [(axis, size) for read in reads for axis, size in ((read.rows, read.dims[2]), (read.columns, read.dims[3]))]
+    return any(isinstance(axis, Whole) and size > 1 for axis, size in axes)
 
 
 def works_alike(layer: Layer) -> bool:

@@ -73,7 +73,8 @@ class PlaneNorm:
             inside = self.shaped(self.add(g.ReduceOp("variance", x, (2, 3), element=f32)), own)
             mean = self.mean(means, 1)
             apart = self.binary("sub", means, mean)
-            variance = self.binary("add", self.mean(inside, 1), self.mean(self.binary("mul", apart, apart), 1))
+            between = self.mean(self.binary("mul", apart, apart), 1)
+            variance = self.binary("add", self.mean(inside, 1), between)
             self.by_channel.append(self.shaped(self.binary("mul", mean, ones), each))
         factor = self.shaped(self.binary("mul", self.inverse(variance), ones), each)
         if op.scale is not None:
@@ -98,9 +99,9 @@ class PlaneNorm:
 
     def inverse(self, variance: SSAValue) -> SSAValue:
         """What elements less their mean are multiplied by."""
+        one = self.constant("one", np.array(1.0), f32)
         total = self.binary("add", variance, self.constant("epsilon", np.array(self.op.epsilon), f32))
-        root = self.add(g.UnaryOp(g.ActAttr.of("sqrt"), total))
-        return self.binary("div", self.constant("one", np.array(1.0), f32), root)
+        return self.binary("div", one, self.add(g.UnaryOp(g.ActAttr.of("sqrt"), total)))
 
     def binary(self, kind: str, a: SSAValue, b: SSAValue) -> SSAValue:
         return self.add(g.BinaryOp(kind, a, b, element=f32))
