@@ -264,24 +264,27 @@ class Brute:
             if plan is not None:
                 yield first + 1, plan.dram_bytes, frozenset()
         may_stay = self.is_read_behind(first, first + 1) and not map_.needs_dram
-        if may_stay and self.order.nodes[first].weight_bytes:
+        is_product = self.order.nodes[first].weight_bytes > 0
+        if may_stay and (is_product or self.works_in_place(first)):
             free -= self.held[first, WHOLE].bytes
-            is_matrix = isinstance(op, g.MatmulOp) or not unit.inputs[0].resident
+            is_matrix = isinstance(op, g.MatmulOp) or not unit.inputs[0].resident or not is_product
             plan = self.plan_that_stays(unit, free, first, found) if is_matrix else None
             if plan is not None:
                 yield first + 1, plan.dram_bytes, frozenset({(first, WHOLE)})
 
     def plan_that_stays(self, unit, free, first, found):
-        """Of a product: in rounds, or by channels where its operand is in SRAM, perhaps over what it adds."""
-        if not unit.inputs[0].resident:
+        """Of a product: in rounds, or by channels where its operand is in SRAM, perhaps over what it adds; of another
+        layer by channels, perhaps over what it works on."""
+        if not unit.inputs[0].resident and self.order.nodes[first].weight_bytes:
             return plan_kept(unit, self.target, free) if free > 0 else None
         free += self.written_over(first, found)
         return plan_beside(unit, self.target, free, chunk_bytes(self.capacity), {0}) if free > 0 else None
 
     def written_over(self, first, found):
-        """Bytes of the map in SRAM that a product adds to its result and is the last to read: the result lies there."""
+        """Bytes of the map in SRAM that a product adds to its result, or another layer works on, and is the last to
+        read: the result lies there."""
         op, maps = self.order.nodes[first].op, self.order.maps
-        added = getattr(op, "residual", None)
+        added = getattr(op, "residual", None) if self.order.nodes[first].weight_bytes else self.worked_on(op)
         for m in found:
             made = self.order.nodes[m].op.results[0]
             users = {use.operation for use in made.uses}
@@ -290,6 +293,21 @@ class Brute:
                 is_last = maps[m].users[-1] == first and not any(isinstance(user, g.ConcatOp) for user in users)
                 return self.held[m, WHOLE].bytes if is_last and not maps[m].is_output else 0
         return 0
+
+    def worked_on(self, op):
+        """The one operand that has a result's type."""
+        alike = [x for x in op.operands if x.type == op.results[0].type and not isinstance(x.owner, g.WeightOp)]
+        return g.root_of(alike[0]) if len(alike) == 1 else None
+
+    def works_in_place(self, first):
+        """A norm or softmax, or a function of each element before a layer that needs all rows or columns."""
+        op = self.order.nodes[first].op
+        if isinstance(op, g.NormaliseOp | g.SoftmaxOp):
+            return True
+        readers = (r for k in self.order.maps[first].users for r in self.order.nodes[k].reads if r.map == first)
+        axes = [(axis, size) for r in readers for axis, size in zip((r.rows, r.columns), r.dims[2:], strict=True)]
+        is_whole = any(not isinstance(axis, Axis) and size > 1 for axis, size in axes)
+        return isinstance(op, g.UnaryOp | g.BinaryOp) and is_whole and self.worked_on(op) is not None
 
     def is_place(self, concat):
         """Layers make its parts for it alone."""
