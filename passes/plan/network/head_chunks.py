@@ -34,8 +34,8 @@ from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter, goes_out, has_weights, sums_up
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.made_again import HeldInput, form_of, held, is_input
-from frustum.passes.plan.network.plane_norms import PlaneNorm, is_of_planes
-from frustum.passes.plan.network.result_parts import result_in_parts
+from frustum.passes.plan.network.parts.plane_norms import PlaneNorm, is_of_planes
+from frustum.passes.plan.network.parts.result_parts import result_in_parts
 from frustum.passes.weights import numpy_of, store_of
 
 Product = g.MatmulOp | g.ConvOp
@@ -117,7 +117,8 @@ def heads_in_chunks(
         heads = replace(heads, is_apart=is_apart or (is_normed and not fits), norm=norm)
         count = chunk_of(heads, sram_bytes, is_beside=is_apart or is_normed)
         if count is not None:
-            whole = None if norm is None else result_in_parts(norm.x.owner, module, sram_bytes)
+            maker = None if norm is None else norm.x.owner
+            whole = result_in_parts(maker, module, sram_bytes) if isinstance(maker, g.ConvOp) else None
             found += [] if whole is None else [whole]
             found.append(HeadChunks(heads, count, PartWriter(heads.last, store_of(module))).put())
             found += copied_input(heads) if is_summed else []
@@ -258,7 +259,8 @@ class HeadChunks:
 
     def product(self, which: slice, first: int, stop: int) -> SSAValue:
         """What makes queries, keys, values of these heads: those `which` say, side by side, by one product."""
-        products, ends = self.heads.products[which], zip(self.heads.attention.firsts, self.heads.widths, strict=True)
+        products, ends = list(self.heads.products), zip(self.heads.attention.firsts, self.heads.widths, strict=True)
+        products = products[which]
         ranges = [(at + first * width, at + stop * width) for at, width in list(ends)[which]]
         like = products[0]
         is_first = isinstance(like, g.ConvOp) or like.trans_b

@@ -25,7 +25,6 @@ from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.head_chunks import heads_in_chunks
 from frustum.passes.plan.network.hidden_chunks import in_chunks
-from frustum.passes.plan.network.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.layer_order import (
     LayerOrder,
     ops_of_section,
@@ -42,6 +41,7 @@ from frustum.passes.plan.network.optimal import (
     plan_network,
     values_of,
 )
+from frustum.passes.plan.network.parts.input_chunks import inputs_in_chunks
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -182,8 +182,8 @@ def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which attention is made some heads at a time where its result, or its
     queries, keys and values, go through DRAM."""
     plan = with_chunks(planner, plan, partial(heads_in_chunks, is_summed=True))
-    ways = [heads_in_chunks, partial(heads_in_chunks, is_apart=True), partial(heads_in_chunks, is_normed=True)]
-    return with_best_chunks(planner, plan, ways)
+    apart, normed = partial(heads_in_chunks, is_apart=True), partial(heads_in_chunks, is_normed=True)
+    return with_best_chunks(planner, plan, [heads_in_chunks, apart, normed])
 
 
 def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:

@@ -17,8 +17,8 @@ from frustum.dialects.module import PART_OF_SUM, TARGET
 from frustum.dialects.target import to_attribute
 from frustum.dialects.unit import UnitOp
 from frustum.passes.graph.choose_forms import ChooseForms
-from frustum.passes.plan.network.input_chunks import chain_of, inputs_in_chunks
 from frustum.passes.plan.network.optimal import plan_network
+from frustum.passes.plan.network.parts.input_chunks import chain_of, inputs_in_chunks
 from frustum.runtime.reference.graph import network_of
 
 CHANNELS, SIZE, GROUPS = 32, 32, 8

@@ -11,7 +11,7 @@ Source: partial residency, as for keys and values in `passes/plan/streamed_atten
 from __future__ import annotations
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.module import JOINT, PART_OF_SUM
@@ -24,10 +24,10 @@ CHANNELS = 1
 """The axis of channels of a map [N, C, H, W]."""
 
 
-def result_in_parts(op: Operation, module: ModuleOp, sram_bytes: int) -> InChunks | None:
+def result_in_parts(op: g.ConvOp, module: ModuleOp, sram_bytes: int) -> InChunks | None:
     """Let the result of a convolution of floats be made in two parts where in so many bytes of SRAM most of it fits
     beside what it reads; what was done, None where nothing was."""
-    if not isinstance(op, g.ConvOp) or op.groups > 1 or not is_float(g.tensor_of(op.result).element_type):
+    if op.groups > 1 or not is_float(g.tensor_of(op.result).element_type):
         return None
     if any(not isinstance(x.owner, g.WeightOp) for x in (op.w, op.bias) if x is not None):
         return None
