@@ -213,13 +213,15 @@ def with_best_chunks(planner: Planner, plan: NetworkPlan, ways: Sequence[Put]) -
         changes = put_for(planner, plan, put)
         undo(changes)
         changed += [put] * bool(changes)
-    best, chosen = plan, changed[0] if changed else None
-    for put in changed if len(changed) > 1 else ():
+    best, chosen = plan, None
+    for put in changed:
         changes = put_for(planner, plan, put)
         other = planner.plan()
-        undo(changes)
         if other is not None and planner.is_better(best)(other):
             best, chosen = other, put
+        if chosen is changed[-1]:
+            return best
+        undo(changes)
     return plan if chosen is None else with_chunks(planner, plan, chosen)
 
 
