@@ -45,6 +45,7 @@ from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.choose_forms import ChooseForms
 from frustum.passes.graph.choose_layout import ChooseLayout
+from frustum.passes.graph.composites.attention_on_planes import AttentionOnPlanes
 from frustum.passes.graph.composites.expand_attention import ExpandAttention
 from frustum.passes.graph.composites.expand_normalise import ExpandNormalise
 from frustum.passes.graph.composites.expand_softmax import ExpandSoftmax
@@ -197,8 +198,8 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "imported": (),
         "typed": (
             *simpler, *types, ExpandNormalise(), ExpandSoftmax(), SplitReductions(), PoolParts(), PoolInSteps(),
-            OrderRows(), FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(),
-            TurnWeights(), ChooseForms(), OwnOutputs(), NoteCarry(choices.carry),
+            OrderRows(), AttentionOnPlanes(), FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(),
+            FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(), NoteCarry(choices.carry),
         ),
         "fused": (
             *measuring_passes(choices),

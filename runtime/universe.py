@@ -31,6 +31,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-canonicalize", "frustum.passes.graph.canonicalize:Canonicalize"),
     ("frustum-graph-convert-type", "frustum.passes.graph.convert_type:ConvertType"),
     ("frustum-graph-split-reductions", "frustum.passes.graph.split_reductions:SplitReductions"),
+    ("frustum-graph-attention-on-planes", "frustum.passes.graph.composites.attention_on_planes:AttentionOnPlanes"),
     ("frustum-graph-part-products", "frustum.passes.graph.composites.part_products:PartProducts"),
     ("frustum-graph-pool-parts", "frustum.passes.graph.pool_parts:PoolParts"),
     ("frustum-graph-pool-in-steps", "frustum.passes.graph.pool_in_steps:PoolInSteps"),

@@ -197,7 +197,7 @@ class SoftmaxOp(d.LayerOp):
 class NormaliseOp(d.LayerOp):
     """(x - mean) / sqrt(variance + epsilon) over `axes`, times `scale`, plus `shift`, which broadcast to x; mean and
     variance are f32.  `rms`: the mean counts as 0.  With `groups` above 1 axis 1, the first of `axes`, is so many
-    groups of channels, each by itself.
+    groups of channels, each by itself.  What comes of that goes through `act`.
 
     Source: Ba et al., Layer normalization, 2016; Wu and He, Group normalization, 2018; Zhang and Sennrich, Root mean
     square layer normalization, 2019.
@@ -212,6 +212,7 @@ class NormaliseOp(d.LayerOp):
     epsilon: float = d.prop(d.FLOAT, kw_only=True)
     groups: int = d.prop(d.INT, default=1, kw_only=True)
     rms: bool = d.prop(d.FLAG, default=False, kw_only=True)
+    act: ActAttr | None = d.prop(d.ACT, default=None, kw_only=True)
     result: typing.ClassVar[OpResult[TensorType]] = result_def(T)
     irdl_options: typing.ClassVar[tuple[IRDLOption, ...]] = (AttrSizedOperandSegments(as_property=True),)
     custom_directives: ClassVar[tuple[type[CustomDirective], ...]] = (Number,)

@@ -398,7 +398,8 @@ class NormaliseOp(Instruction):
     irdl_options: tuple[IRDLOption, ...] = (AttrSizedOperandSegments(as_property=True),)
     assembly_format: ClassVar[str] = (
         "`in` $in_ $in_view (`scale` $scale^ $scale_view)? (`shift` $shift^ $shift_view)? `out` $out $out_view "
-        "`box` $box `axes` $axes (`group` $group^)? (`rms` $rms^)? `epsilon` custom<Real>($epsilon)" + COMMON
+        "`box` $box `axes` $axes (`group` $group^)? (`rms` $rms^)? `epsilon` custom<Real>($epsilon) (`act` $act^)?"
+        + COMMON
     )
 
     def check(self) -> None:

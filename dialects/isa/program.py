@@ -215,7 +215,7 @@ class Hide(Vector, opcode=27, name="hide"):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalise(Vector, opcode=29, name="normalise"):
     """(x - mean) / sqrt(variance + epsilon) of the elements along `axes` and of `group` channels beside each other
-    (0: along no others), times a scale, plus a shift; `rms`: the mean counts as 0.  Sums are f32."""
+    (0: along no others), times a scale, plus a shift, then `act`; `rms`: the mean counts as 0.  Sums are f32."""
 
     in_view: View
     scale_view: View | None = None
@@ -226,6 +226,7 @@ class Normalise(Vector, opcode=29, name="normalise"):
     rms: bool = False
     epsilon: float
     box: Box
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

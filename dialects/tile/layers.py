@@ -227,6 +227,7 @@ class NormaliseLayer(VectorLayer, instruction=p.Normalise):
     epsilon: float
     group: int = 0
     rms: bool = False
+    act: Act | None = None
 
 
 @dataclass(frozen=True)
@@ -434,9 +435,8 @@ def from_attributes(name: str, params: DictionaryAttr) -> LayerKind:
 @cache
 def _types(name: str) -> dict[str, Any]:
     """The types of a kind's fields; of what may be None the other one."""
-    hints = get_type_hints(KINDS[name])
-    types = {field.name: hints[field.name] for field in fields(KINDS[name])}
-    return {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in types.items()}
+    types = ((field.name, get_type_hints(KINDS[name])[field.name]) for field in fields(KINDS[name]))
+    return {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in types}
 
 
 def _typed(found: Any, wanted: Any) -> Any:

@@ -168,9 +168,10 @@ def form_for(group: Sequence[Flexible], target: Target | None) -> Extents | None
 
 
 def as_it_is(group: Sequence[Flexible]) -> Extents | None:
-    """Each axis a loop of its own, where a sum would merge axes that what stands around it sees apart; else None."""
+    """Each axis a loop of its own, where a sum or norm would merge axes that what stands around it sees apart; else
+    None."""
     form = tuple(range(RANK))
-    sums = [op for op in group if isinstance(op, g.ReduceOp)]
+    sums = [op for op in group if isinstance(op, g.ReduceOp | g.NormaliseOp)]
     is_plain = all(len(g.shape_of(value)) == RANK for op in group for value in tensors_of(op))
     is_plain = is_plain and not any(isinstance(op, g.MatmulOp) for op in group)  # whose channels are the last axis
     return form if sums and is_plain and all(fits(op, form) for op in group) else None

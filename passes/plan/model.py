@@ -224,6 +224,12 @@ HIDDEN_SHARE, MOST_CHUNKS = 0.5, 32
 # and the part of all that other parts have at least: a block of ViT on `edge` moves 17.81 MB with none, 17.61 with 256
 # of 3072 channels.  Modelled cycles are 4.05 million without, 4.13 with the other 2816 as one part, 3.90 as two.
 HELD_HIDDEN, HELD_CHANNELS, FEWEST_OF_PARTS = 0.5, 32, 8
+# Share that a chunk of a convolution's input takes of what its sums leave of SRAM, beside what it is made of, and how
+# many convolutions of a network are tried so at most.
+INPUT_SHARE, MOST_IN_CHUNKS = 0.25, 4
+# Share of SRAM that the part of a convolution's result which stays takes with what the convolution reads, or with the
+# whole result behind it: the rest is for pieces of both, and for weights.
+RESULT_BESIDE = 0.88
 # Share of SRAM that queries, keys and values of some heads take with what their products read and what is summed up, or
 # where that does not stay, alone.  A block of GPT-2 of 256 tokens on `edge` moves 20.5 MB with one head beside its map
 # (0.9375 of SRAM), 22.8 without; a layer of 512 tokens 37.7 MB with two heads at a time (0.75 of SRAM), 42.5 without.

@@ -79,7 +79,7 @@ def by_deviation(instruction: p.Normalise, work: Call) -> None:
         if view is not None:
             operand = widen(work.view(slot, view, work.extent))
             result = result * operand if slot == SCALE else result + operand
-    store(work.view(NORMALISED, instruction.out_view, work.extent), result)
+    store(work.view(NORMALISED, instruction.out_view, work.extent), acted(instruction.act, result))
 
 
 @effect.register

@@ -265,7 +265,7 @@ class Brute:
                 yield first + 1, plan.dram_bytes, frozenset()
         over, is_product = self.written_over(first, found), bool(self.order.nodes[first].weight_bytes)
         may_stay = self.is_read_behind(first, first + 1) and not map_.needs_dram
-        if over or (may_stay and is_product):
+        if over or (may_stay and (is_product or self.works_in_place(first))):
             free += over - self.held[first, WHOLE].bytes
             may_be_there = isinstance(op, g.MatmulOp) or not is_product or not unit.inputs[0].resident
             plan = self.plan_that_stays(unit, free, is_product, bool(over)) if may_be_there and free > 0 else None
@@ -273,7 +273,8 @@ class Brute:
                 yield first + 1, plan.dram_bytes + map_.bytes * map_.needs_dram, frozenset({(first, WHOLE)})
 
     def plan_that_stays(self, unit, free, is_product, is_over):
-        """Of a product: in rounds, or by channels where its operand is in SRAM, perhaps over what it adds."""
+        """Of a product: in rounds, or by channels where its operand is in SRAM, perhaps over what it adds; of another
+        layer by channels, perhaps over what it works on."""
         if is_product and not unit.inputs[0].resident:
             return plan_kept(unit, self.target, free, in_place=is_over)
         return plan_beside(unit, self.target, free, chunk_bytes(self.capacity), {0})
@@ -282,16 +283,7 @@ class Brute:
         """Bytes of the map in SRAM that a layer is the last to read, and element by element, or row by row: the result
         lies there."""
         op, maps = self.order.nodes[first].op, self.order.maps
-        match op:
-            case g.MatmulOp() | g.ConvOp():
-                place = op.residual
-            case g.UnaryOp() | g.SoftmaxOp() | g.NormaliseOp():
-                place = op.x
-            case g.BinaryOp():
-                alike = [x for x in (op.a, op.b) if x.type == op.result.type]
-                place = alike[-1] if alike else None
-            case _:
-                return 0
+        place = self.worked_on(op)
         for m in found:
             made = self.order.nodes[m].op.results[0]
             users = {use.operation for use in made.uses}
@@ -300,6 +292,29 @@ class Brute:
                 is_last = maps[m].users[-1] == first and not any(isinstance(user, g.ConcatOp) for user in users)
                 return self.held[m, WHOLE].bytes if is_last and not maps[m].is_output else 0
         return 0
+
+    def worked_on(self, op):
+        """The operand whose place a result may take: what a product adds, elements or rows."""
+        match op:
+            case g.MatmulOp() | g.ConvOp():
+                return op.residual
+            case g.UnaryOp() | g.SoftmaxOp() | g.NormaliseOp():
+                return op.x
+            case g.BinaryOp():
+                alike = [x for x in (op.a, op.b) if x.type == op.result.type]
+                return alike[-1] if alike else None
+            case _:
+                return None
+
+    def works_in_place(self, first):
+        """A norm or softmax, or a function of each element before a layer that needs all rows or columns."""
+        op = self.order.nodes[first].op
+        if isinstance(op, g.NormaliseOp | g.SoftmaxOp):
+            return True
+        readers = (r for k in self.order.maps[first].users for r in self.order.nodes[k].reads if r.map == first)
+        axes = [(axis, size) for r in readers for axis, size in zip((r.rows, r.columns), r.dims[2:], strict=True)]
+        is_whole = any(not isinstance(axis, Axis) and size > 1 for axis, size in axes)
+        return isinstance(op, g.UnaryOp | g.BinaryOp) and is_whole and self.worked_on(op) is not None
 
     def is_place(self, concat):
         """Layers make its parts for it alone."""

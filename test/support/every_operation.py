@@ -90,7 +90,7 @@ def normalisations(net):
     x, y = net.input(2, 12, 6, 7), net.input(2, 3, 2, 5, 4)
     scale, shift = net.weight(12, 1, 1), net.weight(12, 1, 1)
     wide = net.layer(graph.NormaliseOp(y, net.weight(5, 4), axes=(3, 4), epsilon=1e-5))
-    rms = net.layer(graph.NormaliseOp(y, axes=(1,), epsilon=1e-3, rms=True))
+    rms = net.layer(graph.NormaliseOp(y, axes=(1,), epsilon=1e-3, rms=True, act=graph.ActAttr.of("silu")))
     cases = [((1, 2, 3), 4), ((1, 2, 3), 1), ((1,), 3), ((2, 3), 1), ((3,), 1), ((1,), 1), ((1, 3), 2)]
     return [wide, rms] + [
         net.layer(graph.NormaliseOp(x, scale, shift, axes=axes, epsilon=1e-5, groups=groups)) for axes, groups in cases

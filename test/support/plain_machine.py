@@ -263,7 +263,7 @@ def _normalise(op, unit):
             result *= float(unit.element(op.scale_view, position)[0])
         if op.shift_view is not None:
             result += float(unit.element(op.shift_view, position)[0])
-        unit.element(op.out_view, position)[0] = result
+        unit.element(op.out_view, position)[0] = unit.acted(result)
 
 
 def _hide(op, unit):

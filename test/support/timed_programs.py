@@ -166,7 +166,7 @@ class TimedPrograms:
             case "normalise":
                 del common["scales"]
                 beside = {f"{name}_view": source for name in ("scale", "shift") if random.random() < 0.5}
-                return p.Normalise(in_view=source, axes=(1, 3), epsilon=1e-5, **beside, **views, **common)
+                return p.Normalise(in_view=source, axes=(1, 3), epsilon=1e-5, act=act, **beside, **views, **common)
             case "hide":
                 del common["scales"]
                 return p.Hide(in_view=source, ahead=random.randint(-3, 9), **views, **common)

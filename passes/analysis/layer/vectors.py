@@ -242,7 +242,7 @@ def normalise(op: g.NormaliseOp) -> Layer:
         axes, group = tuple(d for d in axes if d != CHANNELS), shape[1] // op.groups
     if not axes and not group:
         axes = loop_of_one(op, formed(shape, form)[0])
-    layer = elementwise_in(form, op, NormaliseLayer(axes, op.epsilon, group, op.rms), operands)
+    layer = elementwise_in(form, op, NormaliseLayer(axes, op.epsilon, group, op.rms, act_of(op)), operands)
     maps = tuple(replace(each, access=held_whole(each.access, each.dims, axes)) for each in layer.maps)
     align = (1, group or 1, 1, 1)
     return replace(layer, maps=maps, axes_all=axes, align=align)

@@ -21,6 +21,7 @@ from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.composites.expand_attention import without_pieces
 from frustum.passes.graph.composites.plain_layers import PlainLayers
+from frustum.passes.plan.network.parts.plane_norms import PlaneNorm, is_of_channels, is_of_planes
 from frustum.passes.weights import store_of
 
 WORK_COPIES = 4
@@ -55,6 +56,7 @@ class ExpandNormalise(ModulePass):
     4. Rows or groups that fit the SRAM of all clusters, and not of one, are normalised one after another, if not all of
        them do: they stay there, each cluster holding its share, send each other the parts' means and variances, and
        are read from DRAM once.
+    5. A function of what a layer normalises goes into it, where there is a row or group for each core.
 
     All between the operand and the result is f32, as it is inside a core that holds a whole row: squares of f16 are
     infinite from 256 on, and means of large numbers that lie close together need more digits than their deviation.
@@ -76,6 +78,8 @@ class ExpandNormalise(ModulePass):
             _NormExpansion(each, store_of(op), target=target, most=most_of_part(target, element_bytes(each.x))).run()
         if written:
             Canonicalize().apply(ctx, op)
+        for each in [o for o in op.walk() if isinstance(o, g.NormaliseOp)]:
+            take_activation(each, target)
 
 
 def most_of_part(target: Target, size: int, copies: int = WORK_COPIES, parts: int = PARTS_IN_SRAM) -> int:
@@ -85,12 +89,29 @@ def most_of_part(target: Target, size: int, copies: int = WORK_COPIES, parts: in
     return max(1, min(core // copies, cluster // parts) // size)
 
 
+def rows_of(op: g.NormaliseOp) -> tuple[int, int]:
+    """Rows or groups, and elements of each."""
+    shape = g.shape_of(op.x)
+    summed = math.prod(shape[axis] for axis in op.axes) // op.groups
+    return math.prod(shape) // summed, summed
+
+
 def leaves_cores_idle(op: g.NormaliseOp, target: Target) -> bool:
     """Whether there are far fewer rows or groups than cores, and each of them is much work."""
-    shape, cores = g.shape_of(op.x), target.chip.clusters * target.cluster.cores
-    summed = math.prod(shape[axis] for axis in op.axes) // op.groups
-    rows = math.prod(shape) // summed
+    (rows, summed), cores = rows_of(op), target.chip.clusters * target.cluster.cores
     return rows * CORES_OF_ROW <= cores and summed >= LARGE_ROW * target.core.vector.lanes
+
+
+def take_activation(op: g.NormaliseOp, target: Target) -> None:
+    """Let a normalisation do the function that alone reads it, where there is a row or group for each core: of fewer
+    all cores share what is element by element."""
+    users = {use.operation for use in op.result.uses}
+    user = users.pop() if len(users) == 1 else None
+    if rows_of(op)[0] < target.chip.clusters * target.cluster.cores or op.act is not None:
+        return
+    if isinstance(user, g.UnaryOp) and user.scales is None:
+        op.act = user.act
+        Rewriter.replace_op(user, [], [op.result])
 
 
 def parts_of(total: int, most: int, clusters: int, is_split: bool = True) -> tuple[int, int, int]:
@@ -121,11 +142,14 @@ class _NormExpansion(PlainLayers):
     most: int = field(kw_only=True)
 
     def run(self) -> None:
+        x = self.of_planes() if self.is_of_planes() else self.of_others()
+        Rewriter.replace_op(self.op, self.made, [self.shaped(x, g.shape_of(self.op.x))])
+
+    def of_others(self) -> SSAValue:
+        """Rows or groups of elements that follow each other, or along any axes."""
         op, shape = self.op, g.shape_of(self.op.x)
         operands = [value for value in (op.scale, op.shift) if value is not None]
-        if self.is_of_planes(operands):
-            x = self.of_planes(operands)
-        elif op.axes != tuple(range(op.axes[0], len(shape))):
+        if op.axes != tuple(range(op.axes[0], len(shape))):
             x = self.of_axes()
             x = self.scaled(self.shaped(x, shape) if operands else x, operands)
         else:
@@ -135,7 +159,7 @@ class _NormExpansion(PlainLayers):
                 x = self.of_rows(x, split, operands)
             else:
                 x = self.scaled(self.shaped(self.of_parts(x), shape), operands)
-        Rewriter.replace_op(op, self.made, [self.shaped(x, shape)])
+        return x if op.act is None else self.add(g.UnaryOp(op.act, x))
 
     def scaled(self, x: SSAValue, operands: Sequence[SSAValue]) -> SSAValue:
         """With scale and shift, in the operand's type again."""
@@ -143,51 +167,25 @@ class _NormExpansion(PlainLayers):
             x = self.binary(kind, x, operand)
         return self.narrowed(x)
 
-    def narrowed(self, x: SSAValue, shift: Sequence[SSAValue] = ()) -> SSAValue:
-        """In the operand's type again, behind a shift if there is one."""
-        for operand in shift:
-            x = self.binary("add", x, operand)
+    def narrowed(self, x: SSAValue) -> SSAValue:
+        """In the operand's type again."""
         last = x.owner
         assert isinstance(last, g.BinaryOp)
         element = g.tensor_of(self.op.x).element_type
         Rewriter.replace_value_with_new_type(last.result, g.tensor_type(element, g.shape_of(last.result)))
         return last.result
 
-    def is_of_planes(self, operands: Sequence[SSAValue]) -> bool:
+    def is_of_planes(self) -> bool:
         """Channels of images, all of each, whose planes are parts by themselves."""
-        op, shape = self.op, g.shape_of(self.op.x)
-        is_whole = op.axes == tuple(range(1, len(shape))) and len(shape) > 2
-        constant = all(self.is_of_channels(value) and isinstance(value.owner, g.WeightOp) for value in operands)
-        most = most_of_part(self.target, element_bytes(op.x), parts=PLANES_IN_SRAM)
-        return is_whole and constant and math.prod(shape[2:]) <= most
+        most = most_of_part(self.target, element_bytes(self.op.x), parts=PLANES_IN_SRAM)
+        return is_of_planes(self.op) and math.prod(g.shape_of(self.op.x)[2:]) <= most
 
-    def of_planes(self, operands: Sequence[SSAValue]) -> SSAValue:
-        """Images of channels, of which groups are normalised: the map is seen as those around it see it, and what is
-        known of each group is spread over its channels."""
-        op, shape = self.op, g.shape_of(self.op.x)
-        images, channels, *plane = shape
-        own = images * op.groups, channels // op.groups, 1, 1
-        each = images, channels, 1, 1
-        x = self.shaped(op.x, (images, channels, math.prod(plane[:-1]), plane[-1]))
-        ones = self.constant("ones", np.ones((1, *own[1:])), f32)
-        mean = None
-        if op.rms:
-            variance = self.mean(self.shaped(self.mean(self.square(x), 2, 3), own), 1)
-        else:
-            means = self.shaped(self.mean(x, 2, 3), own)
-            inside = self.shaped(self.variance(x, 2, 3), own)
-            mean = self.mean(means, 1)
-            between = self.mean(self.square(self.binary("sub", means, mean)), 1)
-            variance = self.binary("add", self.mean(inside, 1), between)
-            mean = self.shaped(self.binary("mul", mean, ones), each)
-        factor = self.shaped(self.binary("mul", self.inverse(variance), ones), each)
-        by_channel = [self.shaped(value, (1, channels, 1, 1)) for value in operands]
-        for scale in by_channel[:1]:
-            factor = self.binary("mul", factor, scale)
-        # what is known of channels is there before the first element is changed: the map is read once more, no oftener
-        if mean is not None:
-            x = self.binary("sub", x, mean)
-        return self.narrowed(self.binary("mul", x, factor), by_channel[1:])
+    def of_planes(self) -> SSAValue:
+        """Images of channels, of which groups are normalised: the map is seen as those around it see it.  What is known
+        of channels is there before the first element is changed: the map is read once more, no oftener."""
+        norm = PlaneNorm(self.op, self.add, self.constant)
+        norm.find()
+        return norm.normalised()
 
     def of_axes(self) -> SSAValue:
         """Along any axes: x is read for the mean, for the variance, and for the result."""
@@ -204,7 +202,7 @@ class _NormExpansion(PlainLayers):
         """What is normalised together follows each other: [rows or groups, channels of one, parts, elements]."""
         op, shape = self.op, g.shape_of(self.op.x)
         first = op.axes[0]
-        is_by_channels = op.groups > 1 or (first == 1 and any(self.is_of_channels(value) for value in operands))
+        is_by_channels = op.groups > 1 or (first == 1 and any(is_of_channels(self.op, value) for value in operands))
         channels = shape[1] // op.groups if is_by_channels else 1
         rows = shape[0] * op.groups if op.groups > 1 else math.prod(shape[:first])
         clusters, total = self.target.chip.clusters, math.prod(shape) // (rows * channels)
@@ -231,7 +229,7 @@ class _NormExpansion(PlainLayers):
 
     def is_seen(self, value: SSAValue, split: Extents) -> bool:
         """A scale or shift in the shape of the parts: constants of channels, or one for each element of a row."""
-        is_constant = self.is_of_channels(value) and isinstance(value.owner, g.WeightOp)
+        is_constant = is_of_channels(self.op, value) and isinstance(value.owner, g.WeightOp)
         return self.is_of_rows(value) or (is_constant and self.channels_in(split) is not None)
 
     def channels_in(self, split: Extents) -> Extents | None:
@@ -252,11 +250,6 @@ class _NormExpansion(PlainLayers):
     def is_of_rows(self, value: SSAValue) -> bool:
         """One element for each of a row."""
         return self.op.groups == 1 and g.shape_of(value) == g.shape_of(self.op.x)[self.op.axes[0] :]
-
-    def is_of_channels(self, value: SSAValue) -> bool:
-        """One element for each position of axis 1."""
-        shape, own = g.shape_of(self.op.x), g.shape_of(value)
-        return (1,) * (len(shape) - len(own)) + own == (1, shape[1], *(1,) * (len(shape) - 2))
 
     def root(self, variance: SSAValue) -> SSAValue:
         total = self.binary("add", variance, self.constant("epsilon", np.array(self.op.epsilon), f32))

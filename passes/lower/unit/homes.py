@@ -89,6 +89,17 @@ def _links(
             yield from _links_of_unit(op, links)
 
 
+def place_of(op: t.ComputeOp) -> SSAValue:
+    """The operand where the result of a layer that works in place lies."""
+    if not isinstance(op.layer, t.VectorLayer):
+        return op.tiles[-1]
+    return next(tile for tile in op.tiles if _is_like(t.tile_of(tile), t.tile_of(op.result)))
+
+
+def _is_like(tile: Tile, other: Tile) -> bool:
+    return tile.element == other.element and tile.extents == other.extents
+
+
 def _links_of_unit(
     unit: t.UnitOp, links: dict[SSAValue, list[Link]]
 ) -> Iterator[tuple[SSAValue, SSAValue, int]]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from frustum.dialects.extents import Extents, ceil_div
 from frustum.dialects.graph import MatmulOp
+from frustum.dialects.module import JOINT, PART_OF_SUM
 from frustum.dialects.share_done import tell
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
@@ -27,7 +28,7 @@ from frustum.passes.analysis.project import tile_counts
 from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths
-from frustum.passes.plan.network.kept import NOTHING, WHOLE, KeptMap, Resident, written_over
+from frustum.passes.plan.network.kept import NOTHING, WHOLE, KeptMap, Resident, place_for, written_over
 from frustum.passes.plan.network.known_prices import KnownPrices
 from frustum.passes.plan.network.layer_order import LayerOrder, Read
 from frustum.passes.plan.network.prices import frontier_of, starts_of
@@ -222,24 +223,28 @@ class CutSearch:
         """A product beside maps in SRAM, where there is no room for its operands, its weights and
         some rows of its result: cut by channels, so that its operand stays for all of them; or with its result in
         SRAM, and its operand in rounds or (matrix products) in SRAM too.  Of any layer the result may take the place
-        of a map in SRAM that it reads where it writes; an output of the network is then stored from there."""
+        of a map in SRAM that it reads where it writes; an output of the network is then stored from there.  A layer of
+        the vector unit that all rows or columns are read of at once may also stay beside what it reads."""
         node, setting, order = self.order.nodes[stop - 1], self.setting, self.order
         is_read = any(read.joins for read in order.reads_of(stop - 1, stop, len(order.nodes)))
         may_stay = is_read and not order.maps[stop - 1].needs_dram
+        layer, is_product = order.layer(stop - 1), node.weight_bytes > 0
         if not setting.keep or setting.fastest or setting.target.chip.clusters > 1:
             return
+        is_alone = may_stay and not is_product and place_for(layer) is not None
+        is_alone &= bool(layer.axes_all) or needs_whole(order, stop - 1)
+        goes_on = isinstance(node.op, MatmulOp) or bool({JOINT, PART_OF_SUM} & node.op.attributes.keys())
         at, kept = self.cuts[stop - 1], frozenset({KeptMap(stop - 1, WHOLE)})
-        layer = self.order.layer(stop - 1)
         energy = energy_alone(layer, node.weight_bytes, setting.target)
         rows = 2 * layer.out_dims[1] * layer.out_dims[3] * layer.out_bytes  # of which one is stored, another is made
         for maps in at.maps:
             found = frozenset(m for m in maps if any(m.map == read.map for read in node.reads))
             inside, over = {m.map for m in found}, written_over(order, stop - 1, found)
-            if not all(read.joins for read in node.reads if read.map in inside) or not (over or node.weight_bytes):
+            if not all(read.joins for read in node.reads if read.map in inside) or not (over or is_product or is_alone):
                 continue
             needed = sum(read.bytes for read in node.reads if read.map not in inside) + node.weight_bytes + rows
-            is_there = bool(node.weight_bytes) and node.reads[0].map in inside
-            is_kept = (may_stay or bool(over)) and (not is_there or isinstance(node.op, MatmulOp))
+            is_there = is_product and node.reads[0].map in inside
+            is_kept = (may_stay or bool(over)) and (not is_there or goes_on)
             for stays in [kept] * is_kept + [NOTHING] * is_there:
                 place = over if stays else NOTHING
                 free = self.capacity - setting.size((maps - place) | stays)
@@ -342,6 +347,14 @@ def thinned(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints
     # What stays may fit nobody behind: there is a way on from nothing staying, always.
     alone = np.flatnonzero(np.array([not each for each in sets])[maps])
     return np.unique(np.append(chosen, alone[bytes_[alone].argmin()] if len(alone) else chosen[:1]))
+
+
+def needs_whole(order: LayerOrder, k: int) -> bool:
+    """Whether a reader of a map needs all of its rows or columns at once, so that it is in no unit with what makes them
+    some at a time."""
+    reads = [read for user in order.maps[k].users for read in order.nodes[user].reads if read.map == k]
+    axes = [(axis, size) for read in reads for axis, size in ((read.rows, read.dims[2]), (read.columns, read.dims[3]))]
+    return any(isinstance(axis, Whole) and size > 1 for axis, size in axes)
 
 
 def channels_inside(alone: UnitChoice, setting: Setting, capacity: int, known: KnownPrices) -> list[UnitChoice]:

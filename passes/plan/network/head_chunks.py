@@ -5,40 +5,54 @@ Where queries, keys and values of all heads do not fit SRAM beside each other, t
 heads may fit: then one product makes them, side by side in one map that stays in SRAM (`CutSearch.beside`), attention
 of these heads reads them there, and writes its part of the result; then the next heads.  What the products read stays
 too, where there is room; else it is read once for each chunk, in rounds of input channels.  So no query, key or value
-is ever in DRAM, and weights are read once.
+is ever in DRAM, and weights are read once.  Where not even the queries, keys and values of one head fit beside what the
+products read, keys and values do, and a product of its own makes the queries in the unit of attention, some rows at a
+time (`is_apart`).  And where what the products read is a map normalised by groups, and the map is needed behind again
+(for a residual), the map can stay instead: each product then normalises what it reads of it (`is_normed`).
 
 Source: heads are independent (Vaswani et al., 2017, section 3.2.2): an outer loop over them, around all that makes one.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import AnyFloat, ModuleOp, UnitAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.module import JOINT, STREAMED, VALUE_PARTS
 from frustum.passes.analysis.layer import is_layer
-from frustum.passes.analysis.module import element_bytes, value_bytes
+from frustum.passes.analysis.module import element_bytes, node_name, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter, goes_out, has_weights, sums_up
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.made_again import HeldInput, form_of, held, is_input
-from frustum.passes.weights import store_of
+from frustum.passes.plan.network.parts.plane_norms import PlaneNorm, is_of_planes
+from frustum.passes.plan.network.parts.result_parts import result_in_parts
+from frustum.passes.weights import numpy_of, store_of
+
+Product = g.MatmulOp | g.ConvOp
 
 
 @dataclass(frozen=True)
 class AttentionHeads:
     """Attention, and the products that make its queries, keys and values, each read by it alone."""
 
-    products: tuple[g.MatmulOp, g.MatmulOp, g.MatmulOp]
+    products: tuple[Product, Product, Product]
     attention: g.AttentionOp
     sums: g.MatmulOp | None = None
     """The product that sums up the result, if this is to be added chunk by chunk."""
+    is_apart: bool = False
+    """Queries are made by a product of their own, as attention reads them."""
+    norm: g.NormaliseOp | None = None
+    """What makes what the products read, if each of them is to do that of what it reads, piece by piece."""
 
     @property
     def last(self) -> Operation:
@@ -46,8 +60,20 @@ class AttentionHeads:
 
     @property
     def read(self) -> SSAValue:
-        """What all products read."""
-        return self.products[0].a
+        """What all products read, or what is normalised for them."""
+        return self.products[0].operands[0] if self.norm is None else self.norm.x
+
+    @property
+    def reshapes(self) -> list[Operation]:
+        """Those through which attention reads what the products make, the last ones first."""
+        found: list[Operation] = []
+        values = [self.attention.q, self.attention.k, self.attention.v]
+        for value in values:
+            while isinstance(value.owner, g.ReshapeOp):
+                if value.owner not in found:
+                    found.append(value.owner)
+                value = value.owner.x
+        return found
 
     @property
     def widths(self) -> tuple[int, int, int]:
@@ -57,31 +83,43 @@ class AttentionHeads:
 
     @property
     def group_bytes(self) -> int:
-        """Queries, keys and values of these, with their part of the result where that stays too."""
-        batch, rows, _ = g.shape_of(self.products[0].result)
+        """Queries, keys and values of these, with their part of the result where that stays too; without queries where
+        these are made apart."""
+        made = self.products[1].result
+        positions = math.prod(g.shape_of(made)) // channels_of(made)
         (queries, groups), (_, value_size) = self.attention.heads, self.attention.sizes
-        channels = sum(self.widths) + (0 if self.sums is None else queries // groups * value_size)
-        return batch * rows * channels * element_bytes(self.products[0].result)
+        channels = sum(self.widths[self.is_apart :]) + (0 if self.sums is None else queries // groups * value_size)
+        return positions * channels * element_bytes(made)
 
 
 def heads_in_chunks(
-    order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int, *, is_summed: bool = False
+    order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int, *, is_summed: bool = False,
+    is_apart: bool = False, is_normed: bool = False,
 ) -> list[InChunks | HeldInput]:
     """Let attention of which queries, keys or values go through DRAM in these units be made some heads at a time, where
     so many bytes of SRAM hold what these take; what was done.  `is_summed`: all attention whose result, too, goes there
-    and is summed up, where the sums stay; what of its products reads an input of the network then reads a copy."""
+    and is summed up, where the sums stay; what of its products reads an input of the network then reads a copy.
+    `is_apart`: with queries that are made as they are read, where there is no room for those of a head too;
+    `is_normed`: so, with normalisations that each product does by itself."""
     through = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
     found: list[InChunks | HeldInput] = []
     for node in order.nodes:
         heads = heads_of(node.op)
         if heads is None or not through.intersection(heads.products + (heads.attention,) * is_summed):
             continue
+        norm, fits = norm_of(heads) if is_normed else None, chunk_of(heads, sram_bytes, is_beside=True) is not None
+        if (is_apart and fits) or (is_normed and norm is None):
+            continue
         if is_summed:
             heads = replace(heads, sums=sums_up(heads.attention))
             if heads.sums is None:
                 continue
-        count = chunk_of(heads, sram_bytes)
+        heads = replace(heads, is_apart=is_apart or (is_normed and not fits), norm=norm)
+        count = chunk_of(heads, sram_bytes, is_beside=is_apart or is_normed)
         if count is not None:
+            maker = None if norm is None else norm.x.owner
+            whole = result_in_parts(maker, module, sram_bytes) if isinstance(maker, g.ConvOp) else None
+            found += [] if whole is None else [whole]
             found.append(HeadChunks(heads, count, PartWriter(heads.last, store_of(module))).put())
             found += copied_input(heads) if is_summed else []
     return found
@@ -97,25 +135,60 @@ def copied_input(heads: AttentionHeads) -> list[HeldInput]:
 
 def heads_of(op: Operation) -> AttentionHeads | None:
     """Attention whose queries, keys and values are made of one map, by products with constant weights that it alone
-    reads; None of anything else."""
-    if not isinstance(op, g.AttentionOp) or not op.is_merged or {STREAMED, VALUE_PARTS, JOINT} & set(op.attributes):
+    reads: of rows of channels, or of planes of channels.  None of anything else."""
+    if not isinstance(op, g.AttentionOp) or {STREAMED, VALUE_PARTS, JOINT} & set(op.attributes):
+        return None
+    if not op.is_merged and (not op.is_channels_first or op.mask is not None or op.causal_from is not None):
         return None
     products = []
     for value in (op.q, op.k, op.v):
-        product = value.owner
-        if not isinstance(product, g.MatmulOp) or not has_weights(product) or product.act is not None:
-            return None
-        if product.trans_a or product.residual is not None or len(g.shape_of(product.result)) != len("brc"):
-            return None
-        if any(use.operation is not op for use in product.result.uses):
+        product = maker_of(value)
+        if product is None or not is_of_positions(product) or isinstance(product, g.MatmulOp) != op.is_merged:
             return None
         products.append(product)
     q, k, v = products
-    if {q.a, k.a, v.a} != {q.a} or {each.trans_b for each in products} != {q.trans_b}:
+    if len({each.operands[0] for each in products}) > 1 or len({each.bias is None for each in products}) > 1:
         return None
-    if len({each.bias is None for each in products}) > 1 or has_mask_of_heads(op):
+    if isinstance(q, g.MatmulOp) and any(isinstance(x, g.MatmulOp) and x.trans_b != q.trans_b for x in (k, v)):
         return None
-    return AttentionHeads((q, k, v), op)
+    return None if has_mask_of_heads(op) else AttentionHeads((q, k, v), op)
+
+
+def norm_of(heads: AttentionHeads) -> g.NormaliseOp | None:
+    """The normalisation by groups of planes that makes what the products alone read, of a map that others read too."""
+    norm = heads.read.owner
+    if not isinstance(norm, g.NormaliseOp) or not is_of_planes(norm) or not isinstance(heads.products[0], g.ConvOp):
+        return None
+    if {use.operation for use in heads.read.uses} != set(heads.products):
+        return None
+    return norm if any(use.operation is not norm for use in norm.x.uses) else None
+
+
+def maker_of(value: SSAValue) -> Product | None:
+    """The product that makes what one operation alone reads, perhaps in another shape."""
+    while isinstance(value.owner, g.ReshapeOp) and len({use.operation for use in value.uses}) == 1:
+        value = value.owner.x
+    is_alone = len({use.operation for use in value.uses}) == 1
+    return value.owner if isinstance(value.owner, Product) and is_alone else None
+
+
+def is_of_positions(product: Product) -> bool:
+    """Whether each position of what a product of floats makes is made of one, with constant weights, and nothing is
+    added to it: rows of channels, or planes of them."""
+    if product.act is not None or product.residual is not None:
+        return False
+    if isinstance(product, g.MatmulOp):
+        return has_weights(product) and not product.trans_a and len(g.shape_of(product.result)) == len("brc")
+    windows = product.kernel, product.strides, product.pads, (product.groups,)
+    constants = [value for value in (product.w, product.bias) if value is not None]
+    is_constant = all(isinstance(value.owner, g.WeightOp) for value in constants)
+    return is_constant and windows == ((1, 1), (1, 1), (0, 0, 0, 0), (1,)) and not g.is_integer(product.x)
+
+
+def channels_of(made: SSAValue) -> int:
+    """Of what a product makes: those of planes are the second axis, those of rows the last."""
+    shape = g.shape_of(made)
+    return shape[1] if len(shape) == g.RANK_OF_PLANES else shape[-1]
 
 
 def has_mask_of_heads(op: g.AttentionOp) -> bool:
@@ -124,14 +197,14 @@ def has_mask_of_heads(op: g.AttentionOp) -> bool:
     return heads > 1
 
 
-def chunk_of(heads: AttentionHeads, sram_bytes: int) -> int | None:
+def chunk_of(heads: AttentionHeads, sram_bytes: int, *, is_beside: bool = False) -> int | None:
     """Heads of keys and values of a chunk: as many as fit beside what the products read and the sums, or where not one
-    does and there are no sums, the most that take no more than `model.HEADS_SHARE` of SRAM; None where all do, or not
-    one."""
+    does and there are no sums, the most that take no more than `model.HEADS_SHARE` of SRAM, unless they must be beside
+    it; None where all do, or not one."""
     groups, sums = heads.attention.heads[1], heads.sums
     around = aligned(value_bytes(heads.read)) + (0 if sums is None else aligned(value_bytes(sums.result)))
     most = max(int(model.HEADS_BESIDE * sram_bytes) - around, 0) // heads.group_bytes
-    if sums is None:
+    if sums is None and not is_beside:
         most = most or int(model.HEADS_SHARE * sram_bytes) // heads.group_bytes
     return ceil_div(groups, ceil_div(groups, most)) if 0 < most < groups else None
 
@@ -143,11 +216,14 @@ class HeadChunks:
     heads: AttentionHeads
     count: int
     writer: PartWriter
+    norm: PlaneNorm | None = None
 
     def put(self) -> InChunks:
         """All chunks in the place of the whole."""
         whole, sums = self.heads.attention, self.heads.sums
         groups, parts, result = whole.heads[1], list[SSAValue](), None
+        if self.heads.norm is not None:
+            self.norm = self.planes_of(self.heads.norm)
         width = whole.heads[0] // groups * whole.sizes[1]
         for first in range(0, groups, self.count):
             stop = min(first + self.count, groups)
@@ -156,31 +232,59 @@ class HeadChunks:
                 own = first * width, stop * width
                 result = self.writer.share(sums, parts[-1], own, result, is_last=stop == groups)
         if result is None:
-            side_by_side = g.ConcatOp(parts, len(g.shape_of(whole.result)) - 1)
-            result = self.writer.insert(side_by_side, whole)
-        layers = (whole, *dict.fromkeys(reversed(self.heads.products)))
+            axis = 1 if whole.is_channels_first else len(g.shape_of(whole.result)) - 1
+            result = self.writer.insert(g.ConcatOp(parts, axis), whole)
+            if g.shape_of(result) != g.shape_of(whole.result):
+                result = self.writer.insert(g.ReshapeOp(result, g.shape_of(whole.result)), whole)
+        layers: tuple[Operation, ...] = (whole, *self.heads.reshapes, *dict.fromkeys(reversed(self.heads.products)))
+        layers = layers if self.heads.norm is None else (*layers, self.heads.norm)
         return self.writer.instead_of(result, layers if sums is None else (sums, *layers))
 
     def chunk(self, first: int, stop: int) -> SSAValue:
         """The result of heads [first, stop) of keys and values, and of the heads of queries that share them."""
-        whole, (product, *_) = self.heads.attention, self.heads.products
-        pairs = list(zip(whole.firsts, self.heads.widths, strict=True))
-        ranges = [(at + first * width, at + stop * width) for at, width in pairs]
-        weights = [each.b for each in self.heads.products]
-        biases = [each.bias for each in self.heads.products if each.bias is not None]
-        one = g.MatmulOp(
-            self.heads.read,
-            self.writer.constant(weights, 0 if product.trans_b else 1, ranges),
-            self.writer.constant(biases, 0, ranges) if biases else None,
-            trans_b=product.trans_b,
-        )
-        made = self.writer.insert(one, product, f"/{first}")
-        queries, keys, _ = ((stop - first) * width for width in self.heads.widths)
+        whole, widths = self.heads.attention, [(stop - first) * width for width in self.heads.widths]
+        if self.heads.is_apart:
+            made = self.product(slice(1, None), first, stop)
+            read, at = (self.product(slice(1), first, stop), made, made), (0, 0, widths[1])
+        else:
+            made = self.product(slice(None), first, stop)
+            read, at = (made, made, made), (0, widths[0], widths[0] + widths[1])
         own = g.AttentionOp(
-            made, made, made, whole.mask, heads=(whole.heads[0] // whole.heads[1] * (stop - first), stop - first),
-            sizes=whole.sizes, firsts=(0, queries, queries + keys), scale=whole.scale, softcap=whole.softcap,
-            causal_from=whole.causal_from, is_merged=True,
+            *read, whole.mask, heads=(whole.heads[0] // whole.heads[1] * (stop - first), stop - first),
+            sizes=whole.sizes, firsts=at, scale=whole.scale, softcap=whole.softcap, causal_from=whole.causal_from,
+            is_merged=whole.is_merged, is_channels_first=whole.is_channels_first,
         )  # fmt: skip
         result = self.writer.insert(own, whole, f"/{first}")
         own.attributes[JOINT] = UnitAttr()
         return result
+
+    def product(self, which: slice, first: int, stop: int) -> SSAValue:
+        """What makes queries, keys, values of these heads: those `which` say, side by side, by one product."""
+        products, ends = list(self.heads.products), zip(self.heads.attention.firsts, self.heads.widths, strict=True)
+        products = products[which]
+        ranges = [(at + first * width, at + stop * width) for at, width in list(ends)[which]]
+        like = products[0]
+        is_first = isinstance(like, g.ConvOp) or like.trans_b
+        weights = self.writer.constant([each.operands[1] for each in products], 0 if is_first else 1, ranges)
+        biases = [each.bias for each in products if each.bias is not None]
+        bias = self.writer.constant(biases, 0, ranges) if biases else None
+        one: Product
+        read = self.heads.read if self.norm is None else self.norm.normalised()
+        if isinstance(like, g.ConvOp):
+            one = g.ConvOp(read, weights, bias)
+        else:
+            one = g.MatmulOp(read, weights, bias, trans_b=like.trans_b)
+        made = self.writer.insert(one, like, f"/{first}")
+        one.attributes[JOINT] = UnitAttr()
+        return made
+
+    def planes_of(self, norm: g.NormaliseOp) -> PlaneNorm:
+        """What the normalisation finds of each channel, once for all chunks."""
+
+        def constant(word: str, array: NDArray[np.float64], element: AnyFloat) -> SSAValue:
+            key = self.writer.store.add(f"{node_name(norm) or norm.name}/{word}", array.astype(numpy_of(element)))
+            return self.writer.insert(g.WeightOp(key, g.tensor_type(element, array.shape)), norm)
+
+        found = PlaneNorm(norm, lambda op: self.writer.insert(op, norm), constant)
+        found.find()
+        return found

@@ -24,7 +24,7 @@ from frustum.dialects.tile import (
     UnaryLayer,
     Whole,
 )
-from frustum.passes.analysis.layer import SAME4
+from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.unit_layers import same_form
 from frustum.passes.plan.network.groups import Boundary
 from frustum.passes.plan.network.layer_order import LayerOrder, Map
@@ -246,18 +246,27 @@ WRITES_OVER = ConvLayer | UnaryLayer | BinaryLayer | NormaliseLayer | SoftmaxLay
 """Layers of which a piece is made of the same piece of what it writes over: what a product adds, elements or rows."""
 
 
-def written_over(order: LayerOrder, k: int, found: Resident) -> Resident:
-    """Of the maps in SRAM the one whose place the result of layer k may take: the last of those of its extents that it
-    reads, which nothing else reads behind, and of which each piece of the result needs just that piece."""
-    layer, reads = order.layer(k), order.nodes[k].reads
+def place_for(layer: Layer) -> int | None:
+    """Of the maps that a layer reads the one whose place its result may take: the last of the result's extents, if each
+    piece of the result needs just that piece of it."""
     places = [j for j, own in enumerate(layer.maps) if own.dims == layer.out_dims]
-    if len(reads) != len(layer.maps) or not places or not isinstance(layer.kind, WRITES_OVER):
-        return NOTHING
-    own, read = layer.maps[places[-1]], reads[places[-1]]
+    if not places or not isinstance(layer.kind, WRITES_OVER):
+        return None
+    own = layer.maps[places[-1]]
     held = tuple(Whole(size) if d in layer.axes_all else SAME for d, size in enumerate(own.dims))
     is_alike = own.access in (SAME4, held) and own.element_bytes == layer.out_bytes
-    is_alike &= same_form(own.dims, own.view, layer.out_dims, layer.out_view)
-    is_alike &= sum(other.map == read.map for other in reads) == 1 and not order.maps[read.map].is_output
-    if not is_alike or any(user > k or order.nodes[user].is_concat for user in order.maps[read.map].users):
+    return places[-1] if is_alike and same_form(own.dims, own.view, layer.out_dims, layer.out_view) else None
+
+
+def written_over(order: LayerOrder, k: int, found: Resident) -> Resident:
+    """Of the maps in SRAM the one whose place the result of layer k may take (`place_for`), which nothing else reads
+    behind."""
+    layer, reads = order.layer(k), order.nodes[k].reads
+    place = place_for(layer) if len(reads) == len(layer.maps) else None
+    if place is None:
+        return NOTHING
+    read = reads[place]
+    is_alone = sum(other.map == read.map for other in reads) == 1 and not order.maps[read.map].is_output
+    if not is_alone or any(user > k or order.nodes[user].is_concat for user in order.maps[read.map].users):
         return NOTHING
     return frozenset(m for m in found if m.map == read.map)

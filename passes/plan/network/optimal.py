@@ -325,7 +325,7 @@ def is_for_time(order: LayerOrder, target: Target) -> bool:
     """Whether cycles come before DRAM bytes: for several images that keep the products busy for longer than the DRAM
     port, even if all is read and written once."""
     layers = [node.layer for node in order.nodes if node.layer is not None]
-    if all(layer.out_dims[0] == 1 for layer in layers):
+    if all(layer.out_dims[0] == 1 for layer in layers if layer.is_matrix):  # parts of a normalisation are no images
         return False
     unit, cores = target.core.matrix, target.chip.clusters * target.cluster.cores
     cycles = sum(x.macs * unit.cycles_per_step.of(x.maps[0].element_bytes) for x in layers if x.is_matrix)

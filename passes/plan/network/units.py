@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, SSAValue
@@ -42,6 +42,7 @@ from frustum.passes.plan.network.optimal import (
     plan_network,
     values_of,
 )
+from frustum.passes.plan.network.parts.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.hidden_held import hold_hidden
 from frustum.passes.plan.network.trials.joint_maps import joint_maps
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
@@ -113,6 +114,12 @@ class Undoable(Protocol):
     def undo(self) -> None: ...
 
 
+def undo(changes: Sequence[Undoable]) -> None:
+    """The network as it was before these."""
+    for change in reversed(changes):
+        change.undo()
+
+
 @dataclass(frozen=True)
 class Planner:
     """Plans of a section of a network as it is at the time."""
@@ -130,8 +137,7 @@ class Planner:
         plan = self.plan() if changes else None
         if plan is not None and is_wanted(plan):
             return plan
-        for change in reversed(changes):
-            change.undo()
+        undo(changes)
         return None
 
     def is_better(self, plan: NetworkPlan) -> Callable[[NetworkPlan], bool]:
@@ -179,9 +185,9 @@ def with_copied_inputs(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which attention is made some heads at a time where its result, or its
     queries, keys and values, go through DRAM."""
-    for is_summed in (True, False):
-        plan = with_chunks(planner, plan, partial(heads_in_chunks, is_summed=is_summed))
-    return plan
+    plan = with_chunks(planner, plan, partial(heads_in_chunks, is_summed=True))
+    apart, normed = partial(heads_in_chunks, is_apart=True), partial(heads_in_chunks, is_normed=True)
+    return with_best_chunks(planner, plan, [heads_in_chunks, apart, normed])
 
 
 def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
@@ -201,27 +207,6 @@ def with_norms_in_place(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return with_chunks(planner, plan, norms_in_place)
 
 
-def with_chunks(
-    planner: Planner,
-    plan: NetworkPlan,
-    put: Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]],
-    most_cycles: float = math.inf,
-) -> NetworkPlan:
-    """The plan, or on one cluster a better one of the network as `put` changes it for so many bytes of SRAM, in no more
-    than so many modelled cycles."""
-    target, options = planner.target, planner.options
-    if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
-        return plan
-    module = planner.network.get_toplevel_object()
-    assert isinstance(module, ModuleOp)
-    capacity = int(target.cluster.sram.capacity_bytes * options.sram)
-
-    def is_wanted(other: NetworkPlan) -> bool:
-        return other.cycles <= most_cycles and planner.is_better(plan)(other)
-
-    return planner.kept_if(put(plan.order, plan.units, module, capacity), is_wanted) or plan
-
-
 def with_hidden_held(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which some channels of hidden maps that go through DRAM do not; where
     time is to be least, none that takes longer."""
@@ -229,11 +214,57 @@ def with_hidden_held(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return with_chunks(planner, plan, hold_hidden, most_cycles=plan.cycles if is_fast else math.inf)
 
 
-TRIALS = (
-    with_places, with_maps_again, with_copied_inputs, with_heads_in_chunks, with_joint_maps, with_hidden_in_chunks,
-    with_norms_in_place, with_hidden_held,
-)  # fmt: skip
-"""Changes of the network that are planned in turn, each of what the ones before have left."""
+def with_inputs_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster a better one in which convolutions behind norms go by chunks of input channels: of
+    those that may each is tried, the first ones first, beside those that were better so."""
+    number = 0
+    for _ in range(model.MOST_IN_CHUNKS):
+        better = with_chunks(planner, plan, partial(inputs_in_chunks, number=number))
+        number, plan = number + (better is plan), better
+    return plan
+
+
+Put: TypeAlias = Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]]
+"""Changes a network where its units leave room for that in so many bytes of SRAM; what was done."""
+
+
+def with_best_chunks(planner: Planner, plan: NetworkPlan, ways: Sequence[Put]) -> NetworkPlan:
+    """The plan, or the best of those of the network as one of several ways changes it, of which each is looked at."""
+    changed = []
+    for put in ways:
+        changes = put_for(planner, plan, put)
+        undo(changes)
+        changed += [put] * bool(changes)
+    best, chosen = plan, None
+    for put in changed:
+        changes = put_for(planner, plan, put)
+        other = planner.plan()
+        if other is not None and planner.is_better(best)(other):
+            best, chosen = other, put
+        if chosen is changed[-1]:
+            return best
+        undo(changes)
+    return plan if chosen is None else with_chunks(planner, plan, chosen)
+
+
+def with_chunks(planner: Planner, plan: NetworkPlan, put: Put, most_cycles: float = math.inf) -> NetworkPlan:
+    """The plan, or on one cluster a better one of the network as `put` changes it, in no more than so many modelled
+    cycles."""
+
+    def is_wanted(other: NetworkPlan) -> bool:
+        return other.cycles <= most_cycles and planner.is_better(plan)(other)
+
+    return planner.kept_if(put_for(planner, plan, put), is_wanted) or plan
+
+
+def put_for(planner: Planner, plan: NetworkPlan, put: Put) -> Sequence[Undoable]:
+    """What `put` changes of a network on one cluster that moves more than it must."""
+    target, options = planner.target, planner.options
+    if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
+        return []
+    module = planner.network.get_toplevel_object()
+    assert isinstance(module, ModuleOp)
+    return put(plan.order, plan.units, module, int(target.cluster.sram.capacity_bytes * options.sram))
 
 
 def with_inputs_held(planner: Planner) -> NetworkPlan | None:
@@ -244,6 +275,13 @@ def with_inputs_held(planner: Planner) -> NetworkPlan | None:
     capacity = planner.target.cluster.sram.capacity_bytes
     held = hold_far_inputs(order, model.HELD_SHARE * capacity, capacity)
     return planner.kept_if(held, is_near)
+
+
+TRIALS = (
+    with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_heads_in_chunks, with_joint_maps,
+    with_hidden_in_chunks, with_norms_in_place, with_hidden_held,
+)  # fmt: skip
+"""Changes of the network that are planned in turn, each of what the ones before have left."""
 
 
 def is_worth_time(better: NetworkPlan, plan: NetworkPlan, optimise: Optimise) -> bool:

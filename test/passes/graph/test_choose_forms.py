@@ -49,6 +49,15 @@ def test_scores_have_images_for_heads():
     assert layer_of(ops[0]).maps[1].dims == (1, 5, 1, 6)
 
 
+def test_norms_of_planes_see_rows_and_columns_as_convolutions_do():
+    net = Net()
+    made = net.layer(g.NormaliseOp(net.conv(net.input(1, 4, 6, 5), 4), net.weight(4, 1, 1), axes=(2, 3), epsilon=1e-5))
+    module, _ = net.module(net.conv(made, 4))
+    ChooseForms().apply(Context(), module)
+    norm = made.owner
+    assert layer_of(norm).out_dims == layer_of(norm).maps[0].dims == (1, 4, 6, 5) and layer_of(norm).axes_all == (2, 3)
+
+
 def test_products_around_attention_have_its_images():
     net = Net()
     x = net.input(2, 6, 8)

@@ -107,3 +107,27 @@ def test_between_operand_and_result_all_is_wide(mean, deviation, rms):
 )
 def test_parts_are_dealt_equally_where_they_can_be(total, most, clusters, is_split, found):
     assert parts_of(total, most, clusters, is_split) == found
+
+
+@pytest.mark.parametrize(("groups", "is_taken"), [(8, False), (16, True), (32, True)])
+def test_functions_go_into_norms_where_each_core_has_a_group(groups, is_taken):
+    """`default` has 16 cores: the elements of 8 groups go through the function twice as fast where all do that."""
+    net = Net()
+    made = net.layer(g.NormaliseOp(net.input(1, 64, 4, 5), axes=(1, 2, 3), epsilon=1e-3, groups=groups))
+    module, given = net.module(net.unary("silu", made))
+    (wanted,) = run_module(module, given).values()
+    module = aimed(module, "default")
+    ExpandNormalise().apply(Context(), module)
+    (norm,) = [op for op in module.walk() if isinstance(op, g.NormaliseOp)]
+    assert (norm.act is not None) == is_taken
+    assert any(isinstance(op, g.UnaryOp) for op in module.walk()) != is_taken
+    (got,) = run_module(module, given).values()
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_functions_that_others_read_beside_stay_apart():
+    net = Net()
+    made = net.layer(g.NormaliseOp(net.input(1, 64, 4, 5), axes=(1, 2, 3), epsilon=1e-3, groups=32))
+    module = aimed(net.module(net.unary("silu", made), made)[0], "default")
+    ExpandNormalise().apply(Context(), module)
+    assert all(op.act is None for op in module.walk() if isinstance(op, g.NormaliseOp))

@@ -95,6 +95,83 @@ def test_chunks_are_undone(is_summed):
     assert str(network) == before
 
 
+PLANE = 8
+"""Rows and columns."""
+
+
+def planes(*, normed=False, is_joint=False):
+    """The same with channels first: products of a map, or of its norm, and the map added again behind."""
+    net = Net()
+    x = net.conv(net.input(1, WIDTH, PLANE, PLANE), WIDTH)
+    scales = [net.weight(WIDTH, 1, 1) for _ in range(2)]
+    read = net.layer(g.NormaliseOp(x, *scales, axes=(1, 2, 3), epsilon=1e-5, groups=HEADS)) if normed else x
+    made = [net.conv(read, (3 if is_joint else 1) * WIDTH, 1) for _ in range(1 if is_joint else 3)]
+    rows = [net.layer(g.ReshapeOp(each, (1, g.shape_of(each)[1], PLANE * PLANE))) for each in made]
+    numbers = {"heads": (HEADS, HEADS), "sizes": (SIZE, SIZE), "scale": SIZE**-0.5, "is_channels_first": True}
+    firsts = (0, WIDTH, 2 * WIDTH) if is_joint else (0, 0, 0)
+    heads = net.layer(g.AttentionOp(*(rows * 3)[:3], firsts=firsts, **numbers))
+    back = net.layer(g.ReshapeOp(heads, (1, WIDTH, PLANE, PLANE)))
+    return net.module(net.conv(back, WIDTH, 1, residual=x))
+
+
+def attentions(network):
+    return [op for op in network.walk() if isinstance(op, g.AttentionOp)]
+
+
+WAYS = [({}, False), ({"is_apart": True}, False), ({"is_normed": True}, True)]
+
+
+@pytest.mark.parametrize("is_joint", [False, True])
+@pytest.mark.parametrize(("way", "normed"), WAYS)
+def test_chunks_of_planes_compute_the_same_and_are_undone(way, normed, is_joint):
+    """Of SRAM that holds the map and the queries, keys and values of some heads; `is_apart`: not those of one."""
+    module, given = planes(normed=normed, is_joint=is_joint)
+    (wanted,) = run_module(module, given).values()
+    network, plan = planned(module, 64)
+    before, own = str(network), PLANE * PLANE * SIZE * 4
+    beside = PLANE * PLANE * WIDTH * 4 + (2 if "is_apart" in way else 6) * own
+    made = heads_in_chunks(plan.order, plan.units, module, int(beside / 0.94) + 1, **way)
+    assert made
+    network.verify()
+    parts = attentions(network)
+    assert len(parts) == (HEADS if "is_apart" in way else HEADS // 2) and all(op.is_of_planes for op in parts)
+    assert all((op.q is not op.k) is ("is_apart" in way) and op.k is op.v for op in parts)
+    norms = [op for op in network.walk() if isinstance(op, g.NormaliseOp)]
+    assert not norms
+    (got,) = run_module(module, given).values()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+    for change in reversed(made):
+        change.undo()
+    assert str(network) == before
+
+
+def test_no_queries_apart_where_those_of_a_head_fit_too():
+    module, _ = planes()
+    _, plan = planned(module, 64)
+    assert heads_in_chunks(plan.order, plan.units, module, 64 << 10, is_apart=True) == []
+
+
+def test_no_norms_of_their_own_where_nobody_else_reads_the_map():
+    module, _ = planes()
+    _, plan = planned(module, 64)
+    assert heads_in_chunks(plan.order, plan.units, module, 64 << 10, is_normed=True) == []
+
+
+def test_a_residual_block_with_attention_moves_little_more_than_it_must():
+    """Compiled with the map, and its norm, and what attention reads beside each other in no way in SRAM."""
+    module, given = planes(normed=True)
+    found = modules_at_stops(module, edge(56), Choices(dtype="f32"))
+    (wanted,) = run_module(module, given).values()
+    for stop in ("placed", "fixed"):
+        (got,) = run_module(found[stop], given, checked=stop == "fixed").values()
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+    units = [op for op in found["fused"].walk() if isinstance(op, UnitOp)]
+    said = sum(int(unit.stopped_by.data.split(" DRAM")[0].split()[-1]) for unit in units)
+    size = PLANE * PLANE * WIDTH * 4
+    weights = 4 * WIDTH * WIDTH * (9 + 4)
+    assert said <= weights + 8 * size
+
+
 def test_no_chunks_of_heads_with_masks_of_their_own_or_that_others_read():
     assert chunks(layer(mask=(1, HEADS, ROWS, ROWS))[0], 48, False)[1] == []
     assert chunks(layer(shared=True)[0], 48, False)[1] == []

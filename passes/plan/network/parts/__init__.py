@@ -1,0 +1,1 @@
+"""Layers in parts, on trial: what the search then finds decides whether they stay so."""
