@@ -48,7 +48,7 @@ class AttentionOnPlanes(ModulePass):
 
 
 @dataclass(frozen=True)
-class Block:
+class TokenAttention:
     """Attention of planes, the products that make what it reads, and what its result goes through: perhaps a product,
     and the moves back to planes, of which this is the last."""
 
@@ -60,7 +60,7 @@ class Block:
     back: Operation
 
 
-def block_of(op: g.AttentionOp) -> Block | None:
+def block_of(op: g.AttentionOp) -> TokenAttention | None:
     """What stands around attention; None where it is none of tokens of planes, or others read what is between."""
     if not op.is_merged or op.mask is not None or op.causal_from is not None or any(op.firsts) or op.scales is not None:
         return None
@@ -74,7 +74,7 @@ def block_of(op: g.AttentionOp) -> Block | None:
     reader = only_reader(op.result)
     after = reader if isinstance(reader, g.MatmulOp) and reader.a is op.result and has_weights(reader) else None
     back = None if planes is None else back_to(g.shape_of(planes), op.result if after is None else after.result)
-    return None if planes is None or back is None else Block(planes, (q, k, v), op, after, back)
+    return None if planes is None or back is None else TokenAttention(planes, (q, k, v), op, after, back)
 
 
 def is_of_tokens(product: g.MatmulOp, reader: Operation) -> bool:
@@ -119,7 +119,7 @@ def back_to(planes: Sequence[int], rows: SSAValue) -> Operation | None:
 class _OnPlanes:
     """The layers of one block as they are made."""
 
-    block: Block
+    block: TokenAttention
     store: WeightStore
 
     def write(self, module: ModuleOp) -> bool:
