@@ -142,6 +142,8 @@ def leads_of(unit: UnitLayers, made: list[int], dimension: int, again: Collectio
                 continue
             if isinstance(axis, Whole):
                 check_one(j, layer, operand, dimension)
+                if source.layer is not None and made[last] < unit.out.out_dims[dimension]:
+                    raise Unprojectable(f"layer {j} ({layer.kind}) needs in every step what is made in one")
                 continue
             first = first_made * axis.num // axis.den + axis.low
             ahead = first + axis.extent(lead + made[j] - first_made) - made[number]

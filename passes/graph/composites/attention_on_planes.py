@@ -1,4 +1,4 @@
-"""Self-attention of tokens that are the positions of planes, on these planes."""
+"""Attention of tokens that are the positions of planes, on these planes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.module import STREAMED, TARGET, VALUE_PARTS
-from frustum.passes.analysis.module import element_bytes, target_of
+from frustum.passes.analysis.module import element_bytes, target_of, value_bytes
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.composites.expand_attention import plan_of
 from frustum.passes.graph.composites.part_products import has_constants
@@ -29,11 +29,12 @@ TOKENS = (0, 2, 1)
 class AttentionOnPlanes(ModulePass):
     """Queries, keys and values by convolutions of single positions instead of products of tokens.
 
-    Before: attention whose queries, keys and values products with constants make of one map of planes, its positions
-    as rows, and whose result goes through such a product, or through none, and back to planes: so exporters write the
-    attention of U-Nets.  After: convolutions, and attention with channels first: no transpositions, and all of that
-    can be in units with what stands around it, some heads at a time too.  Left where the machine has no pieces for
-    attention on planes, or others read what is between.
+    Before: attention whose queries a product with constants makes of a map of planes, its positions as rows, keys and
+    values such products of the same map or of no larger one of rows (a text), and whose result goes through such a
+    product, or through none, and back to planes: so exporters write the attention of U-Nets.  After: convolutions, and
+    attention with channels first: no transpositions but of the other rows, and all of that can be in units with what
+    stands around it, some heads at a time too.  Left where the machine has no pieces for attention on planes, or others
+    read what is between.
     """
 
     name = "frustum-graph-attention-on-planes"
@@ -47,18 +48,19 @@ class AttentionOnPlanes(ModulePass):
 
 
 @dataclass(frozen=True)
-class Block:
+class TokenAttention:
     """Attention of planes, the products that make what it reads, and what its result goes through: perhaps a product,
     and the moves back to planes, of which this is the last."""
 
     planes: SSAValue
+    """What queries are made of."""
     makers: tuple[g.MatmulOp, g.MatmulOp, g.MatmulOp]
     attention: g.AttentionOp
     after: g.MatmulOp | None
     back: Operation
 
 
-def block_of(op: g.AttentionOp) -> Block | None:
+def block_of(op: g.AttentionOp) -> TokenAttention | None:
     """What stands around attention; None where it is none of tokens of planes, or others read what is between."""
     if not op.is_merged or op.mask is not None or op.causal_from is not None or any(op.firsts) or op.scales is not None:
         return None
@@ -66,13 +68,13 @@ def block_of(op: g.AttentionOp) -> Block | None:
         return None
     makers = [value.owner for value in (op.q, op.k, op.v)]
     q, k, v = (each if isinstance(each, g.MatmulOp) and is_of_tokens(each, op) else None for each in makers)
-    if q is None or k is None or v is None or {q.a, k.a, v.a} != {q.a}:
+    if q is None or k is None or v is None or k.a is not v.a or value_bytes(k.a) > value_bytes(q.a):
         return None
     planes = planes_of(q.a)
     reader = only_reader(op.result)
     after = reader if isinstance(reader, g.MatmulOp) and reader.a is op.result and has_weights(reader) else None
     back = None if planes is None else back_to(g.shape_of(planes), op.result if after is None else after.result)
-    return None if planes is None or back is None else Block(planes, (q, k, v), op, after, back)
+    return None if planes is None or back is None else TokenAttention(planes, (q, k, v), op, after, back)
 
 
 def is_of_tokens(product: g.MatmulOp, reader: Operation) -> bool:
@@ -117,13 +119,16 @@ def back_to(planes: Sequence[int], rows: SSAValue) -> Operation | None:
 class _OnPlanes:
     """The layers of one block as they are made."""
 
-    block: Block
+    block: TokenAttention
     store: WeightStore
 
     def write(self, module: ModuleOp) -> bool:
         """Put them instead of the block, where the machine has pieces for that attention."""
         block, whole = self.block, self.block.attention
-        target, made = target_of(module), [self.conv(each, self.block.planes, each) for each in block.makers]
+        target, (q, k, v) = target_of(module), block.makers
+        moves = [] if k.a is q.a else self.as_planes(k.a)
+        keys = block.planes if k.a is q.a else moves[-1].results[0]
+        made = [self.conv(each, x, whole) for each, x in ((q, block.planes), (k, keys), (v, keys))]
         own = g.AttentionOp(
             *made, heads=whole.heads, sizes=whole.sizes, scale=whole.scale, softcap=whole.softcap,
             is_channels_first=True,
@@ -131,8 +136,9 @@ class _OnPlanes:
         own.attributes.update(whole.attributes)
         if plan_of(own, target, element_bytes(whole.q)) is None:
             own.erase()
-            for each in made:
-                Rewriter.erase_op(each.owner)
+            for each in (*(x.owner for x in made), *reversed(moves)):
+                assert isinstance(each, Operation)
+                Rewriter.erase_op(each)
             return False
         result = self.insert(own, whole)
         if block.after is not None:
@@ -142,6 +148,15 @@ class _OnPlanes:
         for op in (*ops, *([] if block.after is None else [block.after]), whole, *block.makers):
             Rewriter.erase_op(op)
         return True
+
+    def as_planes(self, rows: SSAValue) -> list[Operation]:
+        """Rows [B, T, C] as planes [B, C, 1, T]."""
+        batch, count, channels = g.shape_of(rows)
+        turned = g.TransposeOp(rows, TOKENS)
+        moves: list[Operation] = [turned, g.ReshapeOp(turned.result, (batch, channels, 1, count))]
+        for move in moves:
+            self.insert(move, self.block.attention)
+        return moves
 
     def conv(self, product: g.MatmulOp, x: SSAValue, at: Operation) -> SSAValue:
         """The product as a convolution of planes."""

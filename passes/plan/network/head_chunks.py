@@ -34,7 +34,8 @@ from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter, goes_out, has_weights, sums_up
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.made_again import HeldInput, form_of, held, is_input
-from frustum.passes.plan.network.parts.plane_norms import PlaneNorm, is_of_planes
+from frustum.passes.plan.network.parts.input_chunks import source_of
+from frustum.passes.plan.network.parts.plane_norms import LayersAgain, PlaneNorm, is_of_planes
 from frustum.passes.plan.network.parts.result_parts import result_in_parts
 from frustum.passes.weights import numpy_of, store_of
 
@@ -51,8 +52,9 @@ class AttentionHeads:
     """The product that sums up the result, if this is to be added chunk by chunk."""
     is_apart: bool = False
     """Queries are made by a product of their own, as attention reads them."""
-    norm: g.NormaliseOp | None = None
-    """What makes what the products read, if each of them is to do that of what it reads, piece by piece."""
+    norm: tuple[Operation, ...] = ()
+    """What makes what the products read, if each of them is to do that of what it reads, piece by piece: in order, a
+    normalisation, or what is element by element."""
 
     @property
     def last(self) -> Operation:
@@ -61,7 +63,8 @@ class AttentionHeads:
     @property
     def read(self) -> SSAValue:
         """What all products read, or what is normalised for them."""
-        return self.products[0].operands[0] if self.norm is None else self.norm.x
+        made = self.products[0].operands[0]
+        return source_of(self.norm[0]) or made if self.norm else made
 
     @property
     def reshapes(self) -> list[Operation]:
@@ -107,8 +110,8 @@ def heads_in_chunks(
         heads = heads_of(node.op)
         if heads is None or not through.intersection(heads.products + (heads.attention,) * is_summed):
             continue
-        norm, fits = norm_of(heads) if is_normed else None, chunk_of(heads, sram_bytes, is_beside=True) is not None
-        if (is_apart and fits) or (is_normed and norm is None):
+        norm, fits = norm_of(heads) if is_normed else (), chunk_of(heads, sram_bytes, is_beside=True) is not None
+        if (is_apart and fits) or (is_normed and not norm):
             continue
         if is_summed:
             heads = replace(heads, sums=sums_up(heads.attention))
@@ -117,7 +120,7 @@ def heads_in_chunks(
         heads = replace(heads, is_apart=is_apart or (is_normed and not fits), norm=norm)
         count = chunk_of(heads, sram_bytes, is_beside=is_apart or is_normed)
         if count is not None:
-            maker = None if norm is None else norm.x.owner
+            maker = heads.read.owner if norm else None
             whole = result_in_parts(maker, module, sram_bytes) if isinstance(maker, g.ConvOp) else None
             found += [] if whole is None else [whole]
             found.append(HeadChunks(heads, count, PartWriter(heads.last, store_of(module))).put())
@@ -154,14 +157,21 @@ def heads_of(op: Operation) -> AttentionHeads | None:
     return None if has_mask_of_heads(op) else AttentionHeads((q, k, v), op)
 
 
-def norm_of(heads: AttentionHeads) -> g.NormaliseOp | None:
-    """The normalisation by groups of planes that makes what the products alone read, of a map that others read too."""
-    norm = heads.read.owner
-    if not isinstance(norm, g.NormaliseOp) or not is_of_planes(norm) or not isinstance(heads.products[0], g.ConvOp):
-        return None
-    if {use.operation for use in heads.read.uses} != set(heads.products):
-        return None
-    return norm if any(use.operation is not norm for use in norm.x.uses) else None
+def norm_of(heads: AttentionHeads) -> tuple[Operation, ...]:
+    """The normalisation by groups of planes that makes what the products alone read, of a map that others read too, or
+    the layers that change its elements where it is plain layers already; in order."""
+    found: list[Operation] = []
+    value, readers = heads.read, set[Operation](heads.products)
+    while isinstance(value.owner, Operation) and {use.operation for use in value.uses} == readers:
+        op = value.owner
+        source = source_of(op)
+        if source is None or (isinstance(op, g.NormaliseOp) and (found or not is_of_planes(op))):
+            break
+        found, value, readers = [op, *found], source, {op}
+        if isinstance(op, g.NormaliseOp):
+            break
+    is_read_too = bool(found) and {use.operation for use in value.uses} != readers
+    return tuple(found) if is_read_too and isinstance(heads.products[0], g.ConvOp) else ()
 
 
 def maker_of(value: SSAValue) -> Product | None:
@@ -216,13 +226,13 @@ class HeadChunks:
     heads: AttentionHeads
     count: int
     writer: PartWriter
-    norm: PlaneNorm | None = None
+    norm: PlaneNorm | LayersAgain | None = None
 
     def put(self) -> InChunks:
         """All chunks in the place of the whole."""
         whole, sums = self.heads.attention, self.heads.sums
         groups, parts, result = whole.heads[1], list[SSAValue](), None
-        if self.heads.norm is not None:
+        if self.heads.norm:
             self.norm = self.planes_of(self.heads.norm)
         width = whole.heads[0] // groups * whole.sizes[1]
         for first in range(0, groups, self.count):
@@ -237,7 +247,7 @@ class HeadChunks:
             if g.shape_of(result) != g.shape_of(whole.result):
                 result = self.writer.insert(g.ReshapeOp(result, g.shape_of(whole.result)), whole)
         layers: tuple[Operation, ...] = (whole, *self.heads.reshapes, *dict.fromkeys(reversed(self.heads.products)))
-        layers = layers if self.heads.norm is None else (*layers, self.heads.norm)
+        layers = (*layers, *reversed(self.heads.norm))
         return self.writer.instead_of(result, layers if sums is None else (sums, *layers))
 
     def chunk(self, first: int, stop: int) -> SSAValue:
@@ -278,8 +288,12 @@ class HeadChunks:
         one.attributes[JOINT] = UnitAttr()
         return made
 
-    def planes_of(self, norm: g.NormaliseOp) -> PlaneNorm:
-        """What the normalisation finds of each channel, once for all chunks."""
+    def planes_of(self, layers: Sequence[Operation]) -> PlaneNorm | LayersAgain:
+        """What makes what a product reads, as often as one does; with what a normalisation finds of each channel, once
+        for all chunks."""
+        norm = layers[0]
+        if not isinstance(norm, g.NormaliseOp):
+            return LayersAgain(tuple(layers), lambda op: self.writer.insert(op, layers[-1]))
 
         def constant(word: str, array: NDArray[np.float64], element: AnyFloat) -> SSAValue:
             key = self.writer.store.add(f"{node_name(norm) or norm.name}/{word}", array.astype(numpy_of(element)))

@@ -150,6 +150,8 @@ class GroupNeeds:
         self.behind: Ints = np.zeros(self.size, np.int64)
         self.parts: Parts = Parts()
         self.steps: dict[int, tuple[Ints, Mask]] = {}
+        self.for_all: set[int] = set()
+        """Maps of one row that a layer reads for all of its rows: made in one step, they would be gone in the next."""
 
     def images(self, extent: int) -> Ints:
         """Images of a tile, of a map that has so many: all of it where a tile has all of the last layer's."""
@@ -180,7 +182,7 @@ class GroupNeeds:
         self.parts.add(k)
         made, is_whole = self.made(k)
         align = layer.align[2]
-        self.valid &= ~shapes.is_roll | (is_whole & (made % align == 0))
+        self.valid &= ~shapes.is_roll | (is_whole & (made % align == 0) & (k not in self.for_all))
         need = self.held_whole(layer, need, is_last=k == self.last)
         has_images = 0 not in layer.axes_all and layer.out_dims[0] == self.dims[0]
         if not has_images or not all(read.by_image for read in node.reads):
@@ -261,6 +263,8 @@ class GroupNeeds:
             lead = oldest + (reader.made - 1) * axis.num // axis.den + 1 + axis.reach - made
         elif read.dims[2] > 1:
             self.valid &= ~is_roll
+        else:
+            self.for_all.add(number)
         rows, columns = need.rows.window(axis, read.dims[2]), need.columns.window(read.columns, read.dims[3])
         asked = MapNeed(lead, oldest, rows, columns)
         others = self.of_map.get(number)

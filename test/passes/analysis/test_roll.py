@@ -216,3 +216,18 @@ def test_the_five_convolutions_of_vgg_keep_344064_bytes_beyond_the_rows_of_a_ste
         kept += max(0, rolling.kept - rolling.rows) * channels * columns * layer.out_bytes
     assert kept == 344_064
     assert [r.rows for r in steps.maps[: len(unit.layers)]] == [4, 4, 2, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("rows", "fits"), [(2, False), (8, True)])
+def test_what_one_step_makes_is_not_read_in_the_next(rows, fits):
+    """Numbers of channels that a unit makes, stores, and reads for every row: gone after the step that makes them."""
+    net = Net()
+    x, numbers = net.input(1, 4, 8, 8), net.unary("relu", net.input(1, 4, 1, 1))
+    out = net.binary("mul", x, numbers)
+    unit = layers_of([numbers.owner, out.owner], [numbers, out])
+    partition = Partition((1, 4, rows, 8), 2, 1, borders="exchange")
+    if fits:
+        assert project(unit, partition, 1).counts[2] == 1
+        return
+    with pytest.raises(Unprojectable, match="needs in every step what is made in one"):
+        project(unit, partition, 1)

@@ -23,6 +23,8 @@ from xdsl.rewriter import Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 
+Add = Callable[[Operation], SSAValue]
+"""Puts an operation where it is to be; its result."""
 Constant = Callable[[str, NDArray[np.float64], AnyFloat], SSAValue]
 """A constant of this name, these numbers and this type."""
 
@@ -46,7 +48,7 @@ class PlaneNorm:
     """The layers of one such normalisation, as `add` puts them."""
 
     op: g.NormaliseOp
-    add: Callable[[Operation], SSAValue]
+    add: Add
     constant: Constant
     by_channel: list[SSAValue] = field(default_factory=list)
     """The mean, if it counts, the factor and the shift, if there is one, of each channel [images, channels, 1, 1]."""
@@ -109,3 +111,19 @@ class PlaneNorm:
     def mean(self, x: SSAValue, *axes: int) -> SSAValue:
         """Along axes, which stay with an extent of 1."""
         return self.add(g.ReduceOp("mean", x, axes, element=f32))
+
+
+@dataclass(frozen=True)
+class LayersAgain:
+    """Layers that make a map element by element of another one, each read by the next alone, in order; made again as
+    often as it is read, as `add` puts them."""
+
+    ops: tuple[Operation, ...]
+    add: Add
+
+    def normalised(self) -> SSAValue:
+        """All elements."""
+        values: dict[SSAValue, SSAValue] = {}
+        for op in self.ops:
+            values[op.results[0]] = self.add(op.clone(values))
+        return values[self.ops[-1].results[0]]

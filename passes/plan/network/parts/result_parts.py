@@ -37,7 +37,7 @@ def result_in_parts(op: g.ConvOp, module: ModuleOp, sram_bytes: int) -> InChunks
     writer = PartWriter(op, store_of(module))
     channels = g.shape_of(op.result)[CHANNELS]
     parts = [part(op, writer, *ends) for ends in ((0, first), (first, channels))]
-    whole = writer.insert(g.ConcatOp(parts, CHANNELS), op)
+    whole = writer.insert(g.ConcatOp(parts, CHANNELS), op, "/parts")
     if op.residual is None:
         together: g.BinaryOp | g.UnaryOp = g.UnaryOp(op.act or g.ActAttr.of("identity"), whole)
     else:

@@ -99,12 +99,16 @@ PLANE = 8
 """Rows and columns."""
 
 
-def planes(*, normed=False, is_joint=False):
-    """The same with channels first: products of a map, or of its norm, and the map added again behind."""
+def planes(*, normed=False, is_joint=False, is_plain=False):
+    """The same with channels first: products of a map, or of its norm, and the map added again behind; `is_plain`: of
+    the map times numbers of channels, as a norm of plain layers ends."""
     net = Net()
     x = net.conv(net.input(1, WIDTH, PLANE, PLANE), WIDTH)
     scales = [net.weight(WIDTH, 1, 1) for _ in range(2)]
     read = net.layer(g.NormaliseOp(x, *scales, axes=(1, 2, 3), epsilon=1e-5, groups=HEADS)) if normed else x
+    if is_plain:
+        numbers = [net.layer(g.UnaryOp("relu", net.input(1, WIDTH, 1, 1))) for _ in range(2)]
+        read = net.binary("mul", net.binary("sub", x, numbers[0]), numbers[1])
     made = [net.conv(read, (3 if is_joint else 1) * WIDTH, 1) for _ in range(1 if is_joint else 3)]
     rows = [net.layer(g.ReshapeOp(each, (1, g.shape_of(each)[1], PLANE * PLANE))) for each in made]
     numbers = {"heads": (HEADS, HEADS), "sizes": (SIZE, SIZE), "scale": SIZE**-0.5, "is_channels_first": True}
@@ -138,6 +142,22 @@ def test_chunks_of_planes_compute_the_same_and_are_undone(way, normed, is_joint)
     assert all((op.q is not op.k) is ("is_apart" in way) and op.k is op.v for op in parts)
     norms = [op for op in network.walk() if isinstance(op, g.NormaliseOp)]
     assert not norms
+    (got,) = run_module(module, given).values()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+    for change in reversed(made):
+        change.undo()
+    assert str(network) == before
+
+
+def test_layers_element_by_element_are_made_again_for_each_chunk():
+    module, given = planes(is_plain=True)
+    (wanted,) = run_module(module, given).values()
+    network, plan = planned(module, 64)
+    before = str(network)
+    made = heads_in_chunks(plan.order, plan.units, module, 64 << 10, is_normed=True)
+    network.verify()
+    count = len(attentions(network))
+    assert count > 1 and sum(isinstance(op, g.BinaryOp) and op.kind == "sub" for op in network.walk()) == count
     (got,) = run_module(module, given).values()
     np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
     for change in reversed(made):
