@@ -207,7 +207,9 @@ class _Section:
         own, users = self.buffers[buffer], self.accesses[buffer]
         if buffer not in self.written or own.rolling or len(users) > MOST_USERS:
             return False
-        return any(len(self.instructions[number].counts) > own.level for number, _ in users)
+        writers = {self.instructions[number].engine for number, access in users if access.writes}
+        is_shared = {"matrix", "vector"} <= writers  # units that make some channels each, at once
+        return is_shared or any(len(self.instructions[number].counts) > own.level for number, _ in users)
 
     def _note_maker(self, number: int, access: Access) -> None:
         """Count one more instruction among those that write a buffer, sends left out."""
