@@ -1,4 +1,3 @@
-# Tests: test/passes/plan/test_pieces.py
 """The pieces that a product may be cut into, all at once, and what each takes of the cores.
 
 Pieces of a depthwise convolution may be made by both units of a core at once: the vector unit makes some channels of

@@ -146,7 +146,8 @@ class UnitsInTurn:
     @cached_property
     def compute(self) -> Ints:
         """Cycles until all is computed: of the unit with more to do, and of all other stages for one piece."""
-        longer = np.maximum(*self.units)
+        vector, matrix = self.units
+        longer: Ints = np.maximum(vector, matrix)
         return longer + (self.before(max(self.stages) + 1) - longer // self.total)
 
     def before(self, stage: int) -> Ints:
