@@ -41,7 +41,12 @@ def behind_another(net, size):
     return net.unary("sigmoid", net.conv(x, 32, 5, groups=32, pads=(2, 2, 2, 2)))
 
 
-BUILDS = [alone, in_a_run, behind_another]
+def clipped(net, size):
+    """The last pieces have fewer channels than others, and fewer rows."""
+    return net.conv(net.input(1, 37, size - 3, size), 37, 7, groups=37, pads=(3, 3, 3, 3), act="silu")
+
+
+BUILDS = [alone, in_a_run, behind_another, clipped]
 SIZES = {"edge": 16, "default": 32}
 """Of maps of which each core has enough."""
 
