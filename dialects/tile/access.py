@@ -154,7 +154,7 @@ OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
-FLAGS = ("compact", "on_vector", "held", "in_rounds", "in_place", "chunk", "in_core")
+FLAGS = ("compact", "on_vector", "held", "in_rounds", "in_place", "chunk", "in_core", "beside")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,8 @@ class SubMap:
     """Keys of a chunk, of which a block has several."""
     in_core: int = 0
     """The last channels of wide results so far, which stay in the cores from block to block."""
+    beside: int = 0
+    """With `on_vector`: how many channels of a piece, its last, the matrix unit makes meanwhile."""
 
 
 def shared_along(extent: Extents, cores: int) -> int:
@@ -205,7 +207,7 @@ class MapAttr(Data[SubMap]):
             channels = parse_named(parser, "channels", parser.parse_integer)
             outer = parse_named(parser, "outer", lambda: one_of(parser, OUTER))
             weights = parse_named(parser, "weights", lambda: one_of(parser, RESIDENCY))
-            flags, counts = set(), {"held": 0, "chunk": 0, "in_core": 0}
+            flags, counts = set(), {"held": 0, "chunk": 0, "in_core": 0, "beside": 0}
             while parser.parse_optional_punctuation(",") is not None:
                 flags.add(word := one_of(parser, FLAGS))
                 if word in counts:
@@ -214,7 +216,7 @@ class MapAttr(Data[SubMap]):
             return SubMap(
                 extent, cores, channels, outer, weights, *plain,
                 held=counts["held"], in_rounds="in_rounds" in flags, in_place="in_place" in flags,
-                chunk=counts["chunk"], in_core=counts["in_core"],
+                chunk=counts["chunk"], in_core=counts["in_core"], beside=counts["beside"],
             )  # fmt: skip
 
     def print_parameter(self, printer: Printer) -> None:
@@ -223,13 +225,18 @@ class MapAttr(Data[SubMap]):
             f"<extent {ints(m.extent)}, cores {m.cores}, channels {m.channels}, "
             f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}"
             f"{f', held {m.held}' if m.held else ''}{', in_rounds' * m.in_rounds}{', in_place' * m.in_place}"
-            f"{f', chunk {m.chunk}' if m.chunk else ''}{f', in_core {m.in_core}' if m.in_core else ''}>"
+            f"{f', chunk {m.chunk}' if m.chunk else ''}{f', in_core {m.in_core}' if m.in_core else ''}"
+            f"{f', beside {m.beside}' if m.beside else ''}>"
         )
 
     def verify(self) -> None:
         if min(self.data.extent) < 1:
             raise VerifyException(
                 f"a piece has at least one element per dimension, found {ints(self.data.extent)}"
+            )
+        if self.data.beside and not (self.data.on_vector and 0 < self.data.beside < self.data.extent[1]):
+            raise VerifyException(
+                f"beside the vector unit some channels are made of {self.data.extent[1]}, found {self.data.beside}"
             )
         if not 0 <= self.data.cores <= INPUTS:
             raise VerifyException(

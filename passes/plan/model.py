@@ -23,6 +23,11 @@ PIECE_CYCLES = 8
 # Compacted pieces must take less than this part of the cycles otherwise: their short runs keep the SRAM port from
 # weights that arrive meanwhile.  No measurement is recorded; the strided layers of `benchmarks/measure.py` show it.
 COMPACT_GAIN = 0.75
+# What both units of a core share must take less than this part of the cycles otherwise, round trips of pieces included:
+# of small pieces the copies show, not the units.  A 3x3 with strides of 56 x 56 x 144 on `default`, f16, was to take
+# 0.85 of its cycles so and took 1.04; without this mbconv_56_s2 took 9,124 cycles, 8,670 with it, while kernels of 7x7
+# of 192 channels (0.75 to 0.82) keep what they gain: 74.1 to 68.2 k cycles for three blocks of ConvNeXt.
+SHARED_GAIN = 0.84
 # Cores own strips where that takes at most so many times the cycles.  Of the first unit of vgg5 (int8, `units4`) what
 # cores take of each other fell from 17.7 to 0.13 MB so, in 0.25 % more cycles of the network (0.9 % of its unit by the
 # model).
@@ -77,8 +82,9 @@ QUEUED = 1
 # Times the bytes of a unit over the DRAM port: steps of more rows may read rows of which nothing is made.
 RUN_BYTES = 1.005
 # Two units that follow each other are one where their cores have less than this part of their cycles to do:
-# SqueezeNet on the default target went from 50.3 to 45.7 k cycles, Inception v1 from 230 to 219 k.
-JOIN_GAIN = 0.99
+# SqueezeNet on the default target went from 50.3 to 45.7 k cycles, Inception v1 from 230 to 219 k.  With 0.99 four
+# pairs of a Conv-TasNet were joined that were to take 0.96 and took 1.03: 47,743 cycles instead of 47,261.
+JOIN_GAIN = 0.95
 # Where rows roll: times the rows of a step that are looked at, in which less is made again.
 STEPS_OF_RUNS = (2, 4, 8)
 

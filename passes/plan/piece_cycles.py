@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.extents import ceil_div
+from frustum.dialects.extents import Int, ceil_div
 from frustum.dialects.isa.line_buffer_plan import Pair, Windows
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import MatrixUnit, Target
@@ -243,6 +243,15 @@ class Kernel:
     strides: Pair
     dilations: Pair
     element_bytes: int
+
+
+def share_of_matrix(channels: Ints, by_vector: Ints, by_matrix: Ints, vector: Int = 0, matrix: Int = 0) -> Ints:
+    """Of so many channels of a layer's piece, which either unit of a core would make in these cycles, how many the
+    matrix unit makes so that both end together; `vector`, `matrix`: what they have to do beside it.  The vector unit
+    makes one at least."""
+    ahead = by_vector + vector - matrix
+    found = channels * ahead / np.maximum(by_vector + by_matrix, 1)
+    return np.clip(found.astype(np.int64), 0, channels - 1)
 
 
 def busy_cycles(unit: MatrixUnit, kernel: Kernel, images: Ints, rows: Ints, columns: Ints) -> Ints:

@@ -8,66 +8,43 @@ Source: docs/techniques/tfu.md, "On-chip unit map" (splitting over H, W, Cout, C
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
-from functools import cached_property, lru_cache, reduce
+from functools import lru_cache
 from typing import NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from frustum.dialects.extents import Int, aligned, ceil_div
+from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import INPUTS, Outer, Residency, SubMap
 from frustum.passes.analysis.layer import SAME4
-from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
+from frustum.passes.plan.layer_work import LayerPlan, LayerWork
 from frustum.passes.plan.model import (
     COMPACT_GAIN,
     COMPUTED_SHARE,
     LATE,
     MOST_PLANS,
-    PIECE_CYCLES,
+    SHARED_GAIN,
     STREAM_COPIES,
     SUMS_GAIN,
 )  # fmt: skip
 from frustum.passes.plan.piece_cycles import (
     Ints,
-    Moves,
-    Nest,
-    bus_cycles,
-    busy_cycles,
-    clipped,
-    copy_cycles,
     first_fastest,
     load_cycles,
-    moves,
     nest_cycles,
-    predicted_cycles,
     seen_by_pieces,
 )
 from frustum.passes.plan.piece_extents import (
-    ACCUMULATOR_BYTES,
     IN_TURN,
     dealt_along,
-    filling_inputs,
-    grid,
-    halves,
-    is_bias,
-    kernel_of,
     leaves_cores_idle,
-    needs,
-    nested,
-    piece_extents,
-    pieces_of_a_core,
     waits_for_weights,
 )
+from frustum.passes.plan.product_pieces import ProductPieces, SharedProductPieces, VectorProductPieces
 from frustum.passes.plan.vector_pieces import plan_others
-
-CHUNKS = 5  # the loop over input channels, the innermost of a product
 
 
 def plan_layer(
@@ -86,7 +63,7 @@ def plan_matrix(
     work: LayerWork, target: Target, residency: Residency, loops: int, sums_bytes: int = 0
 ) -> LayerPlan | None:
     """The fastest pieces; compacted ones, and those whose sums the cores add, where they are clearly faster; those that
-    the vector unit computes where they are faster."""
+    the vector unit computes where they are faster, and those that both units share where that is clearly faster."""
     seen = seen_by_pieces(target, residency, loops)
     plan, plain_cycles = without_sums(work, seen, residency, loops)
     may_add = sums_bytes and work.may_add_sums and work.owned is None and target.cluster.cores > 1
@@ -111,11 +88,12 @@ def without_sums(
     """The same without sums, which is so whatever SRAM is left for these; the cycles of what is neither compacted nor
     computed by the vector unit."""
 
-    def best(below: float, *, is_compact: bool = False, on_vector: bool = False) -> ChosenPiece | None:
+    def best(
+        below: float, kind: type[ProductPieces] = ProductPieces, *, is_compact: bool = False
+    ) -> ChosenPiece | None:
         found = None
-        kind = {"is_compact": is_compact, "on_vector": on_vector}
         for cores_dim in dealt_along(work, IN_TURN):
-            rival = best_piece(work, target, residency, loops, cores_dim, 0, below, **kind)
+            rival = best_piece(work, target, residency, loops, cores_dim, 0, below, kind, is_compact=is_compact)
             if rival is not None:
                 found, below = rival, rival.cycles
         return found
@@ -125,7 +103,10 @@ def without_sums(
     if work.may_compact:
         plain = best(below(plain, COMPACT_GAIN), is_compact=True) or plain
     if work.steps:
-        plain = best(below(plain), on_vector=True) or plain
+        plain = best(below(plain), VectorProductPieces) or plain
+        shared = best(below(plain), SharedProductPieces)
+        if plain is None or (shared is not None and shared.own_cycles < SHARED_GAIN * plain.own_cycles):
+            plain = shared
     return None if plain is None else plain.plan(), cycles
 
 
@@ -141,14 +122,22 @@ class ChosenPiece(NamedTuple):
     pieces: ProductPieces
     k: int
 
+    @property
+    def own_cycles(self) -> float:
+        """As what is chosen is predicted, with the round trips of pieces."""
+        return self.pieces.own_cycles(self.k)
+
     def plan(self) -> LayerPlan:
         """With what is predicted of it more exactly."""
         x, k, residency = self.pieces, self.k, self.pieces.residency
         extent = tuple(int(size[k]) for size in x.extents)
-        submap = SubMap(extent, x.cores_dim, int(x.inputs[k]), x.outer, residency, x.compact, x.on_vector)
+        inputs, beside = int(x.inputs[k]), int(x.beside[k])
+        submap = SubMap(
+            extent, x.cores_dim, inputs, x.outer, residency, x.compact, x.on_vector, beside=beside
+        )
         chunk = int(aligned(x.chunk_bytes[k])) if residency == "stream" else 0
         kept = int(x.weight_bytes[k] * x.of_weights[k]) if residency == "core" else 0
-        return LayerPlan(submap, self.cycles, 2 * chunk + int(x.sums_bytes[k]), kept, x.own_cycles(k))
+        return LayerPlan(submap, self.cycles, 2 * chunk + int(x.sums_bytes[k]), kept, self.own_cycles)
 
 
 def best_piece(
@@ -159,9 +148,9 @@ def best_piece(
     cores_dim: int,
     sums_bytes: int = 0,
     below: float = math.inf,
+    kind: type[ProductPieces] = ProductPieces,
     *,
     is_compact: bool = False,
-    on_vector: bool = False,
 ) -> ChosenPiece | None:
     """The best pieces when dimension `cores_dim` is dealt to the cores, in both orders of the loops; None where none
     has fewer cycles than `below`."""
@@ -175,7 +164,6 @@ def best_piece(
     if is_compact:
         axes = (*work.accesses[0][:2], *SAME4[2:])
         work = replace(work, accesses=(axes, *work.accesses[1:]), strides=(1, 1))
-    kind = VectorProductPieces if on_vector else ProductPieces
     pieces, found = kind(work, target, cores_dim, is_compact, residency), None
     in_cores = pieces.fit(loops) & (pieces.sums_bytes <= sums_bytes)
     for outer in get_args(Outer) if in_cores.any() else ():
@@ -190,266 +178,6 @@ def best_piece(
         if cycles[k] < below:
             found, below = ChosenPiece(float(cycles[k]), pieces, k), float(cycles[k])
     return found
-
-
-class ProductPieces:
-    """The pieces of a product that are looked at when dimension `cores_dim` is dealt to the cores, one in each element
-    of flat arrays, and what they take of the cores."""
-
-    on_vector = False
-
-    def __init__(self, work: LayerWork, target: Target, cores_dim: int, compact: bool, residency: Residency):
-        self.residency, is_streamed = residency, residency == "stream"
-        self.work = work
-        self.target = target
-        self.cores_dim = cores_dim
-        self.compact = compact
-        self.outer: Outer = "space"
-        self.cores: int = target.cluster.cores
-        self.is_grouped: bool = work.groups > 1
-        self.is_summed: bool = cores_dim == INPUTS
-        each = ceil_div(work.channels, self.cores) if self.is_summed else work.channels
-        channels, extents = [work.channels] if self.is_grouped else halves(each), piece_extents(work, target, cores_dim)
-        if is_streamed and not self.is_grouped:
-            channels = sorted({*channels, *filling_inputs(work, target, extents[1], each)}, reverse=True)
-        self.extents: list[Ints] = grid(*extents, channels)
-        self.inputs: Ints = self.extents.pop()
-        self.dealt: list[int] = [self.cores if d == cores_dim else 1 for d in range(4)]
-        self.counts: list[Ints] = pieces_of_a_core(work, self.extents, cores_dim, self.cores)
-        self.groups: Ints = np.ones_like(self.inputs)
-        self.in_groups: Ints = self.groups
-        if self.is_grouped:  # of a piece either whole groups, or a part of one
-            outputs, made = work.group_outputs, self.extents[1]
-            self.in_groups = np.maximum(made // outputs, 1)
-            self.counts[1] = np.where(made < outputs, ceil_div(ceil_div(outputs, made), self.dealt[1]), self.counts[1])
-            self.groups = np.where(made < outputs, ceil_div(work.extent[1], outputs), 1)
-        self.chunks: Int = ceil_div(each, self.inputs)
-        self.in_space: Ints = self.counts[0] * self.counts[2] * self.counts[3]
-        self.of_weights: Int = self.counts[1] * self.groups * self.chunks
-        self.positions: Ints = self.extents[0] * self.extents[2] * self.extents[3]
-        self.made: Ints = self.extents[1] * self.positions
-
-    def in_order(self, outer: Outer) -> ProductPieces:
-        """The same pieces with these loops outside: what is known of them and asks for no order is not asked again."""
-        found = copy(self)
-        found.outer = outer
-        for name in ("weights_once", "fills", "loops_in_order"):
-            vars(found).pop(name, None)
-        return found
-
-    @cached_property
-    def read(self) -> list[Ints]:
-        """Extents of what a piece reads; channels are `inputs` of each group."""
-        return needs(self.work.accesses[0], self.extents)
-
-    @cached_property
-    def in_bytes(self) -> Ints:
-        images, _, rows, columns = self.read
-        return aligned(images * self.inputs * self.in_groups * rows * columns * self.work.map_bytes[0])
-
-    @cached_property
-    def out_bytes(self) -> Ints:
-        """With residuals, which lie as the output does and move with it."""
-        sizes = (self.work.out_bytes, *self.work.map_bytes[1:])
-        return sum(aligned(self.made * size) for size in sizes)
-
-    @cached_property
-    def weight_bytes(self) -> Ints:
-        return aligned(self.extents[1] * self.inputs * math.prod(self.work.kernel) * self.work.weight_bytes)
-
-    @cached_property
-    def chunk_bytes(self) -> Ints:
-        """Of the weights that all cores need at a time."""
-        return self.weight_bytes * (self.cores if self.is_summed else self.dealt[1])
-
-    @cached_property
-    def own_sums(self) -> Ints:
-        """Bytes of what a core adds up for a piece where input channels are dealt to the cores; else none."""
-        return aligned(self.made * ACCUMULATOR_BYTES) * self.is_summed
-
-    @property
-    def sums_bytes(self) -> Ints:
-        """SRAM where the sums of all cores meet."""
-        return self.own_sums * self.cores * np.where(self.in_space * self.of_outputs > 1, 2, 1)
-
-    @property
-    def of_outputs(self) -> Ints:
-        """Pieces of the result at one place."""
-        return self.counts[1] * self.groups
-
-    @cached_property
-    def least_cycles(self) -> Ints:
-        """All is computed, and takes something for each piece: `nest_cycles` is no less."""
-        return self.of_outputs * self.all_computing + PIECE_CYCLES * self.in_space * self.of_weights
-
-    @cached_property
-    def weights_once(self) -> NDArray[np.bool_]:
-        """Every weight crosses the bus once."""
-        again = self.of_weights > 1 if self.outer == "space" else self.chunks > 1
-        return ~again | (self.in_space == 1)
-
-    def fit(self, loops: int) -> NDArray[np.bool_]:
-        """Which fit NRAM, WRAM and the loops that are left; streamed weights also half of SRAM."""
-        work, core, residency = self.work, self.target.core, self.residency
-        total = self.in_space * self.of_weights
-        waiting = (self.in_space > 1) | (self.chunks > 1) | (self.is_grouped & (self.of_weights > 1))
-        nram = self.in_bytes * np.where(waiting, 2, 1) + self.out_bytes * np.where(total > 1, 2, 1)
-        copies = np.where(self.in_space * self.of_outputs > 1, 2, 1)
-        if self.is_summed:  # own sums, everybody's of a share, two steps on the way to the result
-            nram = nram + copies * (2 * self.own_sums + 2 * ceil_div(self.own_sums, self.cores))
-        else:
-            nram = nram + aligned(self.made * work.accumulator_bytes) * (self.chunks > 1)
-        vectors = sum((aligned(self.extents[1] * size) for size in work.channel_bytes), np.zeros_like(total))
-        vectors = vectors * np.where(self.of_outputs > 1, 2, 1)
-        in_wram = 0 if self.is_summed or (residency == "stream" and is_bias(work)) else vectors
-        if self.on_vector and is_bias(work):  # in NRAM where weights of a unit of one pass come piece by piece
-            nram = nram + vectors
-        turns = (self.of_weights > 1) | work.has_images  # those of the next image arrive meanwhile
-        held = self.of_weights if residency == "core" else np.where(turns, 2, 1)
-        nram, wram = nram + vectors - in_wram, self.weight_bytes * held + in_wram
-        fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
-        fits &= nested((*self.counts, self.groups, self.chunks)) <= loops
-        if self.is_summed:  # every core has channels in every pass, and a share of whole positions
-            fits &= (self.chunks * self.cores - 1) * self.inputs < work.channels
-            fits &= reduce(np.logical_or, [size % self.cores == 0 for size in self.extents[1:]])
-        if residency == "stream":
-            half = self.target.cluster.sram.capacity_bytes // 2
-            fits &= aligned(self.chunk_bytes) * 2 <= half
-        return fits
-
-    @cached_property
-    def fills(self) -> Moves:
-        """How weights go into the cores; never where they stay there."""
-        if self.residency == "core":
-            return Moves(np.zeros_like(self.inputs), np.zeros_like(self.inputs))
-        return moves(self.loops_in_order[0], (*self.loops_in_order[2], CHUNKS))
-
-    @cached_property
-    def loops_in_order(self) -> tuple[list[Ints], tuple[int, ...], tuple[int, ...]]:
-        """Passes of the loops from the outermost on; which of them are those of space, and of output channels."""
-        space, inside = [self.counts[0], *self.counts[2:]], [self.groups, self.counts[1]]
-        if self.outer == "space":
-            return [*space, *inside, self.chunks], (0, 1, 2), (3, 4)
-        return [*inside, *space, self.chunks], (2, 3, 4), (0, 1)
-
-    @cached_property
-    def filled(self) -> Ints:
-        """Cycles of one chunk of the weights from SRAM to the cores."""
-        if self.is_summed or self.dealt[1] == self.cores:
-            return copy_cycles(self.target, self.weight_bytes, self.weight_runs, self.cores)
-        return bus_cycles(self.target, self.weight_bytes, self.weight_runs)
-
-    @cached_property
-    def loaded(self) -> Ints:
-        """Cycles of one piece of the input from SRAM to a core."""
-        return copy_cycles(self.target, self.in_bytes, self.runs[0], self.cores)
-
-    @cached_property
-    def left(self) -> Ints:
-        """Cycles of one piece of the result, with residuals."""
-        return self.leaving_cycles(self.out_bytes, self.runs[1])
-
-    def nest(self, *, is_chosen: bool = False) -> Nest:
-        """Computing and copies, all weights in SRAM; residuals move with the result, but of what `is_chosen`."""
-        target, (loops, of_space, of_channels) = self.target, self.loops_in_order
-        of_input = (*of_space, *(of_channels if self.is_grouped else ()), CHUNKS)
-        in_runs, out_runs = self.runs
-        results = moves(loops, (*of_space, *of_channels), is_stored=True)
-        out_bytes = aligned(self.made * self.work.out_bytes) if is_chosen else self.out_bytes
-        left = self.leaving_cycles(out_bytes, out_runs) if is_chosen else self.left
-        stored, maps = (results, left), moves(loops, of_input)
-        added = self.added_copies(replace(results, is_stored=False), out_runs) if is_chosen else []
-        copies, fills = [*added, stored], self.fills
-        nest = Nest(self.of_outputs * self.all_computing, self.in_space * self.of_weights, copies)
-        loaded = maps, self.loaded
-        if not (self.is_summed or self.dealt[1] == self.cores):  # all have the same weights
-            if not is_chosen:  # they came before
-                fills = replace(fills, restarts=np.where(fills.times > 1, fills.restarts, 0))
-            return replace(nest, copies=[loaded, *copies], by_bus=[(fills, self.filled)])
-        own = self.fills, self.filled
-        if self.cores == 1 or self.is_grouped or self.is_summed:
-            return replace(nest, copies=[loaded, *copies, own])
-        return replace(nest, copies=[*copies, own], by_bus=[(maps, bus_cycles(target, self.in_bytes, in_runs))])
-
-    def own_cycles(self, k: int) -> float:
-        """Of candidate number k, where weights that are loaded once were there before."""
-        return float(predicted_cycles(self.target, self.nest(is_chosen=True).of(k, before=self.fills))[0])
-
-    def added_copies(self, made: Moves, runs: Ints) -> list[tuple[Moves, Ints]]:
-        """Of residuals, which lie as the result does; what adds sums adds them there."""
-        sizes = () if self.is_summed else self.work.map_bytes[1:]
-        each = [(aligned(self.made * size), runs * size // self.work.out_bytes) for size in sizes]
-        return [(made, copy_cycles(self.target, whole, run, self.cores)) for whole, run in each]
-
-    def leaving_cycles(self, out_bytes: Ints, runs: Ints) -> Ints:
-        """From the matrix unit to SRAM: a copy, or where the cores add their sums three of them, and additions."""
-        target, vector = self.target, self.target.core.vector
-        if not self.is_summed:
-            return copy_cycles(target, out_bytes, runs, self.cores)
-        met = 2 * copy_cycles(target, self.own_sums, self.own_sums, self.cores)
-        share = ceil_div(self.out_bytes, self.cores)
-        latencies = 2 * (target.cluster.sram.latency_cycles + target.core.nram.latency_cycles)
-        per_sum = vector.cycles_per_element.of(ACCUMULATOR_BYTES)
-        added = ceil_div(self.own_sums // ACCUMULATOR_BYTES * per_sum, vector.lanes)
-        terms = len(self.work.channel_bytes) + len(self.work.map_bytes)  # with the activation
-        steps = added + terms * ceil_div(added, self.cores)
-        return met + copy_cycles(target, share, ceil_div(runs, self.cores), self.cores) + steps + latencies
-
-    @cached_property
-    def all_computing(self) -> Ints:
-        return self.computing()
-
-    def computing(self) -> Ints:
-        """Cycles of the matrix unit for the output channels of a piece over all images, rows and columns, those pieces
-        at the ends as large as they are."""
-        slices = ceil_div(self.extents[1] // self.in_groups, self.target.core.matrix.channels) * self.in_groups
-        channels = np.minimum(self.chunks * self.inputs, self.work.channels)
-        kernel, matrix = kernel_of(self.work), self.target.core.matrix
-        space = self.over_space(lambda *sizes: busy_cycles(matrix, kernel, *sizes))
-        return slices * channels * space
-
-    def over_space(self, busy: Callable[[Ints, Ints, Ints], Ints]) -> Ints:
-        """The sum of the cycles that pieces of so many images, rows and columns are `busy`."""
-        ends = zip(self.work.extent, self.extents, self.counts, self.dealt, strict=True)
-        variants = [clipped(*end) for d, end in enumerate(ends) if d != 1]
-        parts = [
-            (images[1] * rows[1] * columns[1], images[0], rows[0], columns[0])
-            for images, rows, columns in itertools.product(*variants)
-        ]
-        times, *sizes = (np.stack(each) for each in zip(*(x for x in parts if x[0].any()), strict=True))
-        total: Ints = (times * busy(*sizes)).sum(axis=0)
-        return total
-
-    @cached_property
-    def runs(self) -> tuple[Ints, Ints]:
-        """Bytes of the contiguous runs in SRAM that a piece of the input and of the output has."""
-        size, (_, _, rows, columns), width = self.work.map_bytes[0], self.read, self.extents[3]
-        is_wide = width >= self.work.extent[3]
-        in_runs = np.where(is_wide, rows * columns, columns) * size
-        out_runs = np.where(is_wide, self.positions, width) * self.work.out_bytes
-        return (np.full_like(in_runs, size) if self.compact else in_runs), out_runs
-
-    @cached_property
-    def weight_runs(self) -> Ints:
-        """Bytes of the contiguous runs in DRAM that hold the weights of a piece of all cores."""
-        work, outputs, inputs = self.work, self.extents[1] * self.dealt[1], self.inputs
-        if work.are_outputs_apart:
-            apart = np.where(inputs < work.channels, inputs, outputs * inputs)
-            return apart * math.prod(work.kernel) * work.weight_bytes
-        return np.where(outputs < work.group_outputs, outputs, outputs * inputs) * work.weight_bytes
-
-
-class VectorProductPieces(ProductPieces):
-    """The pieces of a depthwise convolution that the vector unit computes."""
-
-    on_vector = True
-
-    def computing(self) -> Ints:
-        """As above, of the vector unit."""
-        vector, widest = self.target.core.vector, max(self.work.out_bytes, self.work.map_bytes[0])
-        each = self.extents[1] * vector.cycles_per_element.of(widest)
-        elements = self.over_space(lambda n, h, w: ceil_div(n * h * w * each, vector.lanes))
-        return elements * passes_of(self.work.steps, vector)
 
 
 def with_weights(pieces: ProductPieces, cycles: Ints, *, is_alone: bool) -> Ints:

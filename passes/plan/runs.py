@@ -9,8 +9,6 @@ Source: docs/techniques/tfu.md, "Running a unit"; the cycles are those of `piece
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -21,12 +19,10 @@ from frustum.dialects.extents import Extents, Int, aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer, Residency, SubMap, Whole
-from frustum.passes.analysis.layer import Layer
 from frustum.passes.plan.layer_work import (
     LayerWork,
     channels_beside,
     group_outputs,
-    passes_of,
     work_of,
 )
 from frustum.passes.plan.model import LATE, MOST_PLANS, QUEUED
@@ -36,7 +32,6 @@ from frustum.passes.plan.piece_cycles import (
     Moves,
     Nest,
     bus_cycles,
-    busy_cycles,
     clipped,
     copy_cycles,
     filling_heights,
@@ -46,60 +41,8 @@ from frustum.passes.plan.piece_cycles import (
     predicted_cycles,
     seen_by_pieces,
 )
-from frustum.passes.plan.piece_extents import grid, halves, kernel_of, needs, nested, piece_extents, product
-
-CHANNELS = 1
-
-
-@dataclass(frozen=True)
-class Member:
-    """A layer of a run: its number in the unit; for each operand the member that makes it in the core, or None; the
-    channels before it in its reader's piece, if it is part of a concatenation there; `on_vector`: a depthwise
-    convolution that the vector unit computes."""
-
-    number: int
-    layer: Layer
-    operands: tuple[Member | Side | None, ...]
-    on_vector: bool = False
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether the matrix unit computes it."""
-        return self.layer.is_matrix and not self.on_vector
-
-    @cached_property
-    def stage(self) -> int:
-        """Passes behind the loads: one more where it reads what another unit of the core makes."""
-        parts = [
-            part
-            for made in self.operands
-            if made
-            for part in (made.parts if isinstance(made, Side) else (made,))
-        ]
-        behind = (part.stage + (part.is_matrix != self.is_matrix) for part in parts)
-        return 0 if self.layer.kind.is_copied else max(1, *behind, 1)
-
-    @property
-    def members(self) -> Iterator[Member]:
-        """With those before it, in the order in which they are made."""
-        for operand in self.operands:
-            if operand is not None:
-                yield from operand.members
-        yield self
-
-
-@dataclass(frozen=True)
-class Side:
-    """Members side by side in a concatenation."""
-
-    number: int
-    dims: Extents
-    parts: tuple[Member, ...]
-
-    @property
-    def members(self) -> Iterator[Member]:
-        for part in self.parts:
-            yield from part.members
+from frustum.passes.plan.piece_extents import grid, halves, needs, nested, piece_extents, product
+from frustum.passes.plan.run_layers import CHANNELS, Made, Member, Side, UnitsInTurn
 
 
 @dataclass(frozen=True)
@@ -148,7 +91,7 @@ def fastest_run(
         cycles = pieces.with_weights(own, residency, is_alone=loops == MAX_LOOPS)
         k = int(np.argmin(cycles))
         if best is None or cycles[k] < best[0]:
-            alone = float((predicted_cycles(target, nest.of(k)) + queued[k])[0])
+            alone = float(predicted_cycles(target, nest.of(k))[0])
             best = float(cycles[k]), alone, pieces, k
     return None if best is None else best[2].plan(best[3], residency, best[0], best[1])
 
@@ -170,29 +113,13 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A piece that comes from SRAM, of a map so many columns wide; to all cores at once where `by_bus`."""
+    """A piece that comes from SRAM, of a map so many columns wide; to all cores at once where `by_bus`; for a layer of
+    this stage."""
 
     buffer: Buffer
     columns: int
     by_bus: bool
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a run makes of one layer at a time: extents as arrays, those at the end of each dimension, and whether it
-    moves along the channels of the last layer, and is made by the vector unit though it is a product."""
-
-    layer: Layer
-    extents: list[Ints]
-    last: list[Ints]
-    by_channels: bool
-    on_vector: bool = False
-
-    @property
-    def vectors(self) -> Ints:
-        """Bytes of what the layer has of each channel beside its weights."""
-        channels = self.extents[CHANNELS]
-        return sum((aligned(channels * size) for size in self.layer.channel_bytes), np.zeros_like(channels))
+    stage: int
 
 
 class RunPieces:
@@ -250,7 +177,7 @@ class RunPieces:
 
     def take(self, member: Member, extents: list[Ints], last: list[Ints], *, by_channels: bool) -> None:
         """Note what the run makes of a layer, and of those before it."""
-        self.made[member.number] = Made(member.layer, extents, last, by_channels, member.on_vector)
+        self.made[member.number] = Made(member, extents, last, by_channels)
         kind, outputs = member.layer.kind, group_outputs(member.layer)
         self.is_whole &= extents[CHANNELS] % outputs == 0
         for k, (operand, made) in enumerate(zip(member.layer.maps, member.operands, strict=True)):
@@ -261,7 +188,8 @@ class RunPieces:
             if made is None:
                 has_own_weights = member.layer.is_matrix and by_channels and self.dealt[CHANNELS] > 1
                 buffer = Buffer(read, operand.element_bytes, moves_on)
-                self.loaded.append(Loaded(buffer, operand.dims[3], has_own_weights and not moves_on))
+                by_bus = has_own_weights and not moves_on
+                self.loaded.append(Loaded(buffer, operand.dims[3], by_bus, member.stage))
                 continue
             if isinstance(made, Member) and made.layer.kind.is_copied:
                 self.moved_as_read(made, Buffer(read, operand.element_bytes, moves_on, 1 + member.stage))
@@ -282,7 +210,7 @@ class RunPieces:
     def moved_as_read(self, member: Member, buffer: Buffer) -> None:
         """What only moves elements is loaded as its reader needs it, all channels at once, or some of each group."""
         self.copied[member.number] = buffer
-        self.loaded.append(Loaded(buffer, member.layer.out_dims[3], False))
+        self.loaded.append(Loaded(buffer, member.layer.out_dims[3], False, 1))
         is_all = buffer.extents[CHANNELS] == member.layer.out_dims[CHANNELS]
         is_all &= not buffer.by_channels or self.dealt[CHANNELS] == 1
         self.is_whole &= is_all | (buffer.extents[CHANNELS] % channels_beside(member.layer) == 0)
@@ -307,7 +235,7 @@ class RunPieces:
         core = self.target.core
         nram = sum(map(self.bytes_of, (self.result, *self.between, *(each.buffer for each in self.loaded))))
         for made in self.made.values():
-            nram = nram + made.vectors * (2 if made.on_vector else 0)
+            nram = nram + made.vectors * (2 if made.member.on_vector else 0)
         wram = sum(self.weights(made) * np.where(self.repeats(made), 2, 1) for made in self.made.values())
         fits = (nram <= core.nram.capacity_bytes) & (wram <= core.wram.capacity_bytes)
         fits &= (nested(self.counts) <= loops) & self.is_whole
@@ -335,24 +263,25 @@ class RunPieces:
     # ------------------------------------------------------------ cycles
 
     def moving(self) -> tuple[Nest, Ints]:
-        """Computing and copies of all pieces, all weights in SRAM; cycles in which first pieces wait for others."""
-        target = self.target
-        units = [np.zeros_like(self.total), np.zeros_like(self.total)]
-        for made in self.made.values():
-            on_matrix = made.layer.is_matrix and not made.on_vector
-            units[on_matrix] = units[on_matrix] + self.busy(made)
-        longer, other = np.maximum(*units), np.minimum(*units)
-        compute = longer + other // np.maximum(self.total, 1)
+        """Computing and copies of all pieces, all weights in SRAM, where what is computed while first pieces are loaded
+        is no part of computing; cycles in which first pieces wait for others, as searches compare runs."""
+        target, compute = self.target, self.units.compute
         result = self.copy(self.result, self.run.layer.out_dims[3])
         moved = [(moves(self.nest, range(4), is_stored=True), result)]
         by_bus: list[tuple[Moves, Ints]] = []
-        queued = np.zeros_like(self.total)
+        queued = hidden = most = np.zeros_like(self.total)
+        latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
         for each in self.loaded:
             loads = moves(self.nest, self.moved(each.buffer))
             cycles = self.copy(each.buffer, each.columns, by_bus=each.by_bus)
             (by_bus if each.by_bus else moved).append((loads, cycles))
-            if not each.by_bus:  # a first piece waits for the port behind second ones of other cores
+            if each.by_bus:
+                continue
+            if each.stage <= 1:  # the first waits for the port behind second ones of other cores
                 queued = queued + QUEUED * loads.restarts * (loads.times > loads.restarts) * cycles
+            else:  # a first piece comes while layers before its reader are computed
+                hidden = hidden + loads.restarts * (cycles + latency)
+                most = np.maximum(most, loads.restarts * self.units.before(each.stage))
         for made in self.made.values():
             size = self.weights(made)
             fills = moves(self.nest, [self.order.index(CHANNELS)] if made.by_channels else [])
@@ -360,7 +289,12 @@ class RunPieces:
                 moved.append((fills, copy_cycles(target, size, size, self.cores)))
             else:
                 by_bus.append((fills, bus_cycles(target, size, size)))
+        compute = compute - np.minimum(np.minimum(hidden, most), compute)
         return Nest(compute, self.total, moved, by_bus), queued
+
+    @cached_property
+    def units(self) -> UnitsInTurn:
+        return UnitsInTurn(self.target, self.made, self.counts, self.ends)
 
     def with_weights(self, cycles: Ints, residency: Residency, *, is_alone: bool) -> Ints:
         """The cycles, and what of the weights is waited for."""
@@ -386,40 +320,6 @@ class RunPieces:
             return bus_cycles(self.target, buffer.size_bytes, run)
         return copy_cycles(self.target, buffer.size_bytes, run, self.cores)
 
-    def busy(self, made: Made) -> Ints:
-        """Cycles of one layer's unit over all pieces, those at the ends as large as they are."""
-        layer, channels, core = made.layer, made.extents[CHANNELS], self.target.core
-        blocks = self.counts[CHANNELS] if made.by_channels else np.ones_like(channels)
-        total = np.zeros_like(channels)
-        variants = [self.pieces_along(made, d) for d in (0, 2, 3)]
-        conv = layer.kind if isinstance(layer.kind, ConvLayer) and not made.on_vector else None
-        if conv is not None:
-            is_grouped = conv.groups > 1
-            groups = np.maximum(channels // group_outputs(layer), 1) if is_grouped else np.ones_like(channels)
-            blocks = blocks * ceil_div(channels // groups, core.matrix.channels) * groups * conv.channels
-            kernel = kernel_of(work_of(layer, layer.out_dims))
-        for images, rows, columns in itertools.product(*variants):
-            times = images[1] * rows[1] * columns[1]
-            if not times.any():
-                continue
-            if conv is not None:
-                total = total + times * busy_cycles(core.matrix, kernel, images[0], rows[0], columns[0])
-                continue
-            widest = max(layer.out_bytes, *(operand.element_bytes for operand in layer.maps))
-            elements = images[0] * rows[0] * columns[0] * channels * core.vector.cycles_per_element.of(widest)
-            steps = layer.depthwise_steps if made.on_vector else layer.steps
-            total = total + times * ceil_div(elements, core.vector.lanes) * passes_of(steps, core.vector)
-        return total * blocks
-
-    def pieces_along(self, made: Made, d: int) -> list[tuple[Ints, Ints]]:
-        """Extents of a layer's pieces along a dimension, and how many there are of each."""
-        (_, times), (end, once) = self.ends[d]
-        size = made.layer.out_dims[d]
-        return [
-            (np.minimum(made.extents[d], size), times),
-            (np.minimum(made.last[d], size), once * (end > 0)),
-        ]
-
     def plan(self, k: int, residency: Residency, cycles: float, core_cycles: float) -> RunPlan:
         """What is to be written of the candidate number k."""
         maps = {
@@ -430,7 +330,10 @@ class RunPieces:
             extent = tuple(int(size[k]) for size in made.extents)
             channels = made.layer.kind.channels if isinstance(made.layer.kind, ConvLayer) else 0
             where = residency if number == self.run.number else "unit"
-            maps[number] = SubMap(extent, self.cores_dim, channels, "space", where, on_vector=made.on_vector)
+            is_on_vector = made.member.on_vector
+            beside = int(self.units.beside[number][k]) if made.member.is_shared else 0
+            own = SubMap(extent, self.cores_dim, channels, "space", where, on_vector=is_on_vector, beside=beside)
+            maps[number] = own
         return RunPlan(self.run.number, maps, tuple(self.places), cycles, core_cycles)
 
 

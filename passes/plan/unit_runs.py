@@ -25,7 +25,8 @@ from frustum.passes.analysis.unit_layers import UnitLayers
 from frustum.passes.plan.cost import CutUnit, UnitCost
 from frustum.passes.plan.layer_work import LayerPlan, can_run
 from frustum.passes.plan.model import MOST_IN_RUN, RUN_BYTES, RUN_GAIN, STEPS_OF_RUNS
-from frustum.passes.plan.runs import Member, RunPlan, Side, plan_run
+from frustum.passes.plan.run_layers import Member, Side
+from frustum.passes.plan.runs import RunPlan, plan_run
 from frustum.passes.plan.unit import layer_plans
 
 Runs: TypeAlias = Literal["auto", "none", "longest"]
@@ -190,6 +191,7 @@ class Trees:
                 yield found
                 if layer.depthwise_steps:
                     yield replace(found, on_vector=True)
+                    yield replace(found, on_vector=True, is_shared=True)
 
     def operands(self, j: int, k: int, most: int) -> list[Member | Side | None]:
         """What a run may make of operand k of layer j: nothing first."""

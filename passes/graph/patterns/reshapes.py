@@ -114,7 +114,11 @@ class SinkReshape(RewritePattern):
         new.location = op.location
         after = g.ReshapeOp(new.results[0], g.shape_of(op.results[0]))
         after.location = op.location
+        owners = dict.fromkeys(value.owner for value in op.operands)
         rewriter.replace(op, [*before, new, after], [after.result])
+        for reshape in owners:  # what nobody reads would count as a reader of what it reads
+            if isinstance(reshape, g.ReshapeOp) and not any(reshape.result.uses):
+                rewriter.erase(reshape)
 
 
 def share_reshapes(module: ModuleOp) -> None:

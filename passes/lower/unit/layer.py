@@ -9,7 +9,7 @@ The instruction that computes one piece is said by the layer's kind; what is not
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import singledispatch
 from typing import Any
 
@@ -17,12 +17,13 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
 from frustum.dialects import tile as t
+from frustum.dialects.extents import replaced
 from frustum.dialects.isa.program import Box, Instruction, Scale, Span, View
 from frustum.passes.analysis.piece_nest import CHANNELS_IN
 from frustum.passes.lower.unit import borders, phases
 from frustum.passes.lower.unit.layer_nest import Before, set_copies
-from frustum.passes.lower.unit.layer_pieces import LayerPieces
-from frustum.passes.lower.unit.memory_map import StagedTags, copied
+from frustum.passes.lower.unit.layer_pieces import OUTPUTS, LayerPieces
+from frustum.passes.lower.unit.memory_map import CHANNELS, StagedTags, copied
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage
 from frustum.passes.lower.unit.raster import parts_of
@@ -112,13 +113,34 @@ def computed(low: LayerPieces, common: StagedTags) -> list[Operation]:
         case t.BorderLayer():
             several = borders.instructions(low.kind, low, low.pieces[0], low.result)
         case _:
-            return [compute(low, common)]
+            made = instruction(low.kind, low)
+            each = shared_by_units(made, low) if isinstance(made, isa.Depthwise) and low.map.beside else [made]
+            return [emitted(own, low, common) for own in each]
     return [isa.emit(made, low.pieces[0].buffer, low.result.buffer, **common) for made in several]
 
 
-def compute(low: LayerPieces, common: StagedTags) -> Operation:
-    """The instruction on its buffers; partial sums go where they are kept."""
-    made = instruction(low.kind, low)
+def shared_by_units(made: isa.Depthwise, low: LayerPieces) -> list[Instruction]:
+    """A depthwise convolution of which the matrix unit makes the last channels while the vector unit makes the others:
+    both read the same pieces, and write parts of one."""
+    beside = low.map.beside
+    first = low.map.extent[CHANNELS] - beside
+    rest: dict[str, Any] = {field.name: getattr(made, field.name) for field in fields(made) if field.init}
+    for name, value in rest.items():
+        if isinstance(value, View):
+            stride = value.strides[OUTPUTS if name == "weight_view" else CHANNELS]
+            rest[name] = replace(value, offset=value.offset + first * stride)
+    start, limit = made.box.start[CHANNELS], made.box.limit
+    own = replace(made.box, extent=replaced(made.box.extent, CHANNELS, first))
+    other = replace(
+        made.box, start=replaced(made.box.start, CHANNELS, start + first),
+        extent=replaced(made.box.extent, CHANNELS, beside), limit=limit,
+    )  # fmt: skip
+    channels = Span(low.nest.chunk, low.map.channels, 1)
+    return [replace(made, box=own), isa.Conv(**rest | {"box": other}, channels=channels, groups=beside)]
+
+
+def emitted(made: Instruction, low: LayerPieces, common: StagedTags) -> Operation:
+    """An instruction on the layer's buffers; partial sums go where they are kept."""
     operands: list[SSAValue | None] = [piece.buffer for piece in low.pieces]
     if not isinstance(made, isa.Conv | isa.Depthwise):
         if isinstance(made, isa.Normalise):

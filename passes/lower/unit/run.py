@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
@@ -45,15 +46,28 @@ class Inside:
     keep: Callable[[Sequence[Operation]], None]
 
 
+Units: TypeAlias = frozenset[str]
+"""Units of a core that make a piece."""
+VECTOR: Units = frozenset({"vector"})
+MATRIX: Units = frozenset({"matrix"})
+
+
+def units_of(low: LayerNest) -> Units:
+    """Those that compute a layer: both where they share its channels."""
+    if low.map.beside:
+        return VECTOR | MATRIX
+    return MATRIX if low.is_matrix else VECTOR
+
+
 @dataclass(frozen=True)
 class Made:
     """A piece in the core: its place and buffer, inside how many loops of the nest it is made, and of each layer that
-    makes it (several of a concatenation) the stage in the body there, and whether that is on the matrix unit."""
+    makes it (several of a concatenation) the stage in the body there, and the units of the core that make it."""
 
     placed: Placed
     alloc: isa.AllocOp
     depth: int
-    makers: tuple[tuple[int, bool], ...]
+    makers: tuple[tuple[int, Units], ...]
 
     @property
     def first(self) -> int:
@@ -72,7 +86,7 @@ def pieces_of_run(
         raise PassFailedException(f"{op.kind.data} at the end of a run takes all channels at once, found {op.map.data}")
     run = _Run(last, op.map.data, inside, before)
     made = {k: run.piece_of(op.tiles[k], last.access[k], last.piece) for k in wanted}
-    run.read_by(made.values(), LAST, is_matrix=last.is_matrix)
+    run.read_by(made.values(), LAST, units_of(last))
     return {k: own.placed for k, own in made.items()}, before
 
 
@@ -114,7 +128,7 @@ class _Run:
         if low.kind.is_copied:
             return self.copied(low, depth)
         self.inside.keep(low.kept)
-        stage = self.read_by(made.values(), depth, is_matrix=low.is_matrix)
+        stage = self.read_by(made.values(), depth, units_of(low))
         for load in low.loads:
             self.before.put(load.depth, stage - 1 if load.depth == depth else None, load.ops)
         if into is None:
@@ -125,7 +139,7 @@ class _Run:
             place, alloc = into
             low.result = low.made = replace(place, start=piece.start, extent=piece.extent, bound=whole.bound)
         self.before.put(depth, stage, computed(low, StagedTags(stage=0, **site.tags)))
-        return Made(low.result, alloc, depth, ((stage, low.is_matrix),))
+        return Made(low.result, alloc, depth, ((stage, units_of(low)),))
 
     def copied(self, low: LayerPieces, depth: int) -> Made:
         """A piece that is loaded as its reader needs it: what only moves elements is no step of its own."""
@@ -133,14 +147,14 @@ class _Run:
         alloc = load.ops[0]
         assert isinstance(alloc, isa.AllocOp) and load.depth == depth
         self.before.put(depth, 0, load.ops)
-        return Made(low.result, alloc, depth, ((0, False),))
+        return Made(low.result, alloc, depth, ((0, VECTOR),))
 
     def side_by_side(self, op: t.ConcatOp, whole: Placed, piece: Piece) -> Made:
         """Pieces of several maps in the places that they have in one."""
         if piece.start[CHANNELS] != Affine() or piece.extent[CHANNELS] != whole.bound[CHANNELS]:
             raise PassFailedException("a concatenation in the core is read with all of its channels")
         into, depth, first = packed(whole, piece.start, piece.extent), self.depth_of(piece), 0
-        makers: list[tuple[int, bool]] = []
+        makers: list[tuple[int, Units]] = []
         alloc = allocate(into, "nram", 1)
         self.before.put(depth, None, [alloc])
         for value in op.tiles:
@@ -158,12 +172,12 @@ class _Run:
         ends = [limit for limit in piece.limit if limit is not None]
         return max(0, *(len(place.loops) - self.last.nest.first_level for place in (*piece.start, *ends)))
 
-    def read_by(self, made: Collection[Made], depth: int, *, is_matrix: bool) -> int:
+    def read_by(self, made: Collection[Made], depth: int, units: Units) -> int:
         """The stage of a layer that reads these pieces in the body at a depth, behind what is loaded there, with as
         many copies of them as it is passes behind; what is made outside of that body is read by the loop there."""
         found, here = 1, [own for own in made if own.depth == depth]
         for own in made:
-            behind = max(1, *(stage + (on_matrix != is_matrix) for stage, on_matrix in own.makers))
+            behind = max(1, *(stage + (len(units | own_units) > 1) for stage, own_units in own.makers))
             if own.depth == depth:
                 found = max(found, behind)
             else:

@@ -19,8 +19,8 @@ from frustum.passes.analysis.layer import SAME4, Layer, MapOperand
 from frustum.passes.analysis.layer.nest import SAME
 from frustum.passes.analysis.project import project, tile_counts, unit_layers
 from frustum.passes.plan import pieces as plan
+from frustum.passes.plan import product_pieces, vector_pieces
 from frustum.passes.plan import unit as plan_unit
-from frustum.passes.plan import vector_pieces
 from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.layer_work import LayerWork, passes_of, work_of
 
@@ -48,10 +48,10 @@ def works(name):
 
 def each_candidate(monkeypatch, call):
     """The plans of all candidates of a call of the search, one at a time."""
-    grid, sizes = plan.grid, []
+    grid, sizes = product_pieces.grid, []
 
     def replaced(by):
-        for search in (plan, vector_pieces):
+        for search in (product_pieces, vector_pieces):
             monkeypatch.setattr(search, "grid", by)
 
     def counted(*choices):

@@ -79,3 +79,20 @@ builtin.module {
 // CHECK-LABEL: @largest
 // CHECK-NEXT:    %b = fgraph.reduce max %x axes [2, 3] keepdims : (tensor<1x4x1x8xf32>) -> tensor<1x4x1x1xf32>
 // CHECK-NEXT:    %{{.*}} = fgraph.reshape %b : (tensor<1x4x1x1xf32>) -> tensor<1x4xf32>
+
+// -----
+
+// An activation behind a line is computed on the way out of the convolution: nobody else reads that.
+builtin.module {
+  fgraph.network @on_the_way_out (%x : tensor<1x4x1x8xf32>) inputs ["x"] outputs ["y"] {
+    %w = fgraph.weight "w" : tensor<4x4x1x3xf32>
+    %c = fgraph.conv %x, %w strides [1, 1] pads [0, 1, 0, 1] dilations [1, 1] groups 1 : (tensor<1x4x1x8xf32>, tensor<4x4x1x3xf32>) -> tensor<1x4x1x8xf32>
+    %d = fgraph.reshape %c : (tensor<1x4x1x8xf32>) -> tensor<1x4x8xf32>
+    %e = fgraph.unary <tanh> %d : tensor<1x4x8xf32>
+    fgraph.output %e : tensor<1x4x8xf32>
+  }
+}
+// CHECK-LABEL: @on_the_way_out
+// CHECK:         %c = fgraph.conv {{.*}}act = #fgraph.act<tanh>
+// CHECK-NEXT:    %{{.*}} = fgraph.reshape %c : (tensor<1x4x1x8xf32>) -> tensor<1x4x8xf32>
+// CHECK-NEXT:    fgraph.output
