@@ -33,6 +33,7 @@ from frustum.passes.plan.model import LATE, MOST_PLANS, QUEUED
 from frustum.passes.plan.network.tile_shapes import Mask
 from frustum.passes.plan.piece_cycles import (
     Ints,
+    Loops,
     Moves,
     Nest,
     bus_cycles,
@@ -344,18 +345,19 @@ class RunPieces:
         longer, other = np.maximum(*units), np.minimum(*units)
         compute = longer + other // np.maximum(self.total, 1)
         result = self.copy(self.result, self.run.layer.out_dims[3])
-        moved = [(moves(self.nest, range(4), is_stored=True), result)]
+        loops = Loops.of(self.nest)
+        moved = [(moves(loops, range(4), is_stored=True), result)]
         by_bus: list[tuple[Moves, Ints]] = []
         queued = np.zeros_like(self.total)
         for each in self.loaded:
-            loads = moves(self.nest, self.moved(each.buffer))
+            loads = moves(loops, self.moved(each.buffer))
             cycles = self.copy(each.buffer, each.columns, by_bus=each.by_bus)
             (by_bus if each.by_bus else moved).append((loads, cycles))
             if not each.by_bus:  # a first piece waits for the port behind second ones of other cores
                 queued = queued + QUEUED * loads.restarts * (loads.times > loads.restarts) * cycles
         for made in self.made.values():
             size = self.weights(made)
-            fills = moves(self.nest, [self.order.index(CHANNELS)] if made.by_channels else [])
+            fills = moves(loops, [self.order.index(CHANNELS)] if made.by_channels else [])
             if made.by_channels and self.dealt[CHANNELS] > 1:
                 moved.append((fills, copy_cycles(target, size, size, self.cores)))
             else:
