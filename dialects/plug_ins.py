@@ -11,6 +11,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from frustum.dialects.diagnostic import did_you_mean
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
@@ -51,6 +53,14 @@ def warn(kind: Kind, name: str, problem: str) -> None:
     whose = f" of {point.dist.name} {point.dist.version}" if point.dist is not None else ""
     line = " ".join(problem.split())
     print(f"frustum: warning: plug-in '{name}'{whose} (frustum.{kind}: {point.value}): {line}", file=sys.stderr)
+
+
+def hint(kind: Kind, name: str, known: list[str]) -> str:
+    """Behind a message that nothing of ours has this name: that it is a plug-in's that cannot be used, or what of the
+    `known` ones and of the plug-ins is meant."""
+    if name in points_of(kind):
+        return ": it is that of a plug-in that cannot be used"
+    return did_you_mean(name, list(dict.fromkeys([*known, *points_of(kind)])))
 
 
 def forget() -> None:

@@ -10,7 +10,7 @@ from xdsl.utils.exceptions import ArgSpecParseError
 
 from frustum.dialects.diagnostic import did_you_mean, render
 from frustum.dialects.errors import Error
-from frustum.dialects.plug_ins import plug_in, points_of, warn
+from frustum.dialects.plug_ins import hint, plug_in, points_of, warn
 from frustum.runtime.universe import FRUSTUM
 
 FILE = "pipeline"  # what the text is called in messages
@@ -87,7 +87,7 @@ def _specs(text: str, before: str) -> list[ArgSpec]:
 
 def _pass_of(available: Passes, spec: ArgSpec) -> ModulePass:
     if spec.name not in available:
-        raise _Problem(spec.name, f"unknown pass '{spec.name}'{did_you_mean(spec.name, list(available))}")
+        raise _Problem(spec.name, f"unknown pass '{spec.name}'{hint('passes', spec.name, list(available))}")
     kind = available[spec.name]()
     if spec.name == "mlir-opt":  # its one option holds MLIR's own pipeline
         return kind.from_pass_spec(spec)

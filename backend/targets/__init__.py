@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from frustum.dialects.diagnostic import did_you_mean
-from frustum.dialects.plug_ins import plug_in, points_of, warn
+from frustum.dialects.plug_ins import hint, plug_in, points_of, warn
 from frustum.dialects.target import Target, TargetError, read_target
 from frustum.dialects.target.declared import FieldProblem
 
@@ -31,7 +30,7 @@ def path(name: str) -> Path:
         return Path(file)
     if file is not None:
         warn("targets", name, f"it is no path of a YAML file, but {type(file).__name__}")
-    shipped, near = ", ".join(names()), did_you_mean(name, [*names(), *points_of("targets")])
+    shipped, near = ", ".join(names()), hint("targets", name, names())
     raise TargetError(f"error: no target {name!r}{near} (shipped: {shipped}; or a file that ends in .yaml)")
 
 

@@ -49,10 +49,16 @@ def project(unit: UnitLayers, partition: Partition, clusters: int) -> Projection
     """Regions of every map of a unit for one tile of its output; raises `Unprojectable`."""
     key = partition, clusters
     found = unit.projected.get(key)
+    if isinstance(found, str):
+        raise Unprojectable(found)
     if not isinstance(found, Projection):
-        found = newly_projected(unit, partition, clusters)
-        if partition.handed:
-            found = with_handed_inputs(unit, found, partition, clusters)
+        try:
+            found = newly_projected(unit, partition, clusters)
+            if partition.handed:
+                found = with_handed_inputs(unit, found, partition, clusters)
+        except Unprojectable as error:
+            unit.projected[key] = str(error)
+            raise
         unit.projected[key] = found
     return found
 

@@ -315,7 +315,7 @@ def unit_maps(unit: UnitLayers, maps: int, target: Target) -> list[Projection]:
     """Each cluster's share of so many images, then halves of it along N, H and W as long as every core still has an
     output position."""
     clusters, cores = target.chip.clusters, target.cluster.cores
-    whole = next(candidates(unit, clusters, maps))
+    whole = candidates(unit, clusters, maps)[0]
     n, _, h, w = alignment(unit)
     found: list[Projection] = []
     for tile in exhaust(whole.tile, (min(n, whole.tile[0]), whole.tile[1], h, w)):

@@ -5,6 +5,7 @@ rules="S2,1,4,8-12,stride-redundancy"  thresholds="11=75,19=6"
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,7 +100,13 @@ def parse_policy(policy: str, rules: str | None = None, thresholds: str | None =
     text = rules_of(policy) if rules is None else rules
     if text is None:
         raise PolicyError(f"policy '{policy}' is that of a plug-in that cannot be used")
-    start, numbers = parse_rules(text)
+    try:
+        start, numbers = parse_rules(text)
+    except PolicyError as error:
+        if rules is None and policy in points_of("policies") and policy not in PRESETS:
+            warn("policies", policy, str(error))
+            raise PolicyError(f"policy '{policy}' is that of a plug-in that cannot be used") from error
+        raise
     return Policy(
         policy, start, tuple(RULES[n] for n in numbers), parse_thresholds(thresholds or "", numbers)
     )
@@ -179,7 +186,9 @@ def numbers_of(word: str) -> list[int]:
     if found:
         return found
     names = [rule.name for rule in RULES.values()]
-    known = f"rules are S1, S2 and 1 to {max(RULES)}, or their names"
+    most = next(number for number in itertools.count(1) if number + 1 not in RULES)
+    others = "".join(f", {number}" for number in sorted(RULES) if number > most)  # of plug-ins
+    known = f"rules are S1, S2 and 1 to {most}{others}, or their names"
     raise PolicyError(f"unknown rule '{word}'{did_you_mean(word, names)} ({known})")
 
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
-from frustum.dialects.extents import ALIGNMENT_BYTES, Extents, aligned, ceil_div
+from frustum.dialects.extents import ALIGNMENT_BYTES, aligned, ceil_div
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.target import Target
-from frustum.dialects.tile import CHANNEL_LOOPS, ROLLING_LOOPS, TILE_LOOPS, Residency, SubMap
+from frustum.dialects.tile import Residency, SubMap
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
-from frustum.passes.analysis.project import ROWS, Projection, Region, UnitLayers, places_of, project
+from frustum.passes.analysis.project import Projection, Region, UnitLayers, project
+from frustum.passes.plan.cut_bytes import bytes_loaded, bytes_of_maps, clipped
 from frustum.passes.plan.layer_work import LayerPlan, copy_of, work_of
 from frustum.passes.plan.model import (
     CHUNK_SHARE,
@@ -165,36 +166,24 @@ class CutUnit:
     ) -> Footprint:
         """What the unit needs; weights count where `residency` says that they stay, in whole `grain`s; maps that stay
         after the unit, like resident inputs, are not counted here."""
-        unit, projection, count = self.unit, self.projection, len(self.unit.layers)
-        places = places_of(unit, projection, self.partition.depth)
-        crossing = rings = 0
-        live = [0] * count
-        for root in {place.root for place in places}:
-            members = unit.groups.get(root, (root,))
-            loaded = [m for m in members if m >= count]
-            if (
-                (loaded and unit.inputs[loaded[0] - count].resident)
-                or root in self.kept
-                or root in self.in_core
-                or (self.in_rounds and loaded)
-            ):
-                continue
-            place, stored = places[root], [m for m in members if m in unit.stored]
-            size = aligned(place.elements * unit.bytes_of(root))
-            moves = any(not projection.region_of(m).is_fixed for m in (*loaded, *stored))
-            if loaded or stored:
-                crossing += size * (self.partition.depth if moves and not place.ring else 1)
-            elif place.ring:
-                rings += size
-            else:
-                made = [m for m in members if m < count]
-                for j in range(min(made), max(unit.last_use(m) for m in made) + 1):
-                    live[j] += size
-        pairs = zip(unit.layers, projection.outputs, strict=True)
+        unit, (crossing, rings, inside) = self.unit, self.bytes_of_maps
+        pairs = zip(unit.layers, self.projection.outputs, strict=True)
         weights = sum(self.weight_copies * vector_bytes(x, region.extent[1], grain) for x, region in pairs)
         held = zip(self.held_weights(grain), residency, strict=True) if residency else ()
         weights += sum(size for size, where in held if where == "unit")
-        return Footprint(crossing, rings, max(live, default=0), weights, streams)
+        return Footprint(crossing, rings, inside, weights, streams)
+
+    @cached_property
+    def bytes_of_maps(self) -> tuple[int, int, int]:
+        """Of a footprint what maps take (crossing, kept, inside); counted once of equal units that are cut alike."""
+        clusters, *own = self.target.chip.clusters, frozenset(self.kept), frozenset(self.in_core), self.in_rounds
+        key = "bytes of maps", self.partition, clusters, *own
+        found = self.unit.projected.get(key)
+        if not isinstance(found, tuple):
+            stay = {*self.kept, *self.in_core}
+            found = bytes_of_maps(self.unit, self.projection, self.partition.depth, stay, in_rounds=self.in_rounds)
+            self.unit.projected[key] = found
+        return found
 
     def held_weights(self, grain: int = 1) -> list[int]:
         """SRAM that the weights of each layer take where they stay."""
@@ -217,7 +206,7 @@ class CutUnit:
         layers, counts = self.unit.layers, self.projection.counts
         stored = (len(layers) - 1,) if is_alone else self.unit.stored
         total = sum(stored_bytes(layers[j]) for j in stored if j not in self.kept)
-        loaded = zip(self.unit.inputs, self.loaded_bytes(), strict=True)
+        loaded = zip(self.unit.inputs, self.loaded_bytes, strict=True)
         total += sum(size for own, size in loaded if is_alone or not own.resident)
         for layer, where in zip(layers, residency, strict=False):
             if where is not None:
@@ -229,23 +218,16 @@ class CutUnit:
                 total += (turns if self.partition.inside else 1) * vector_bytes(layer, layer.out_dims[1])
         return total
 
-    def loaded_bytes(self) -> list[int]:
-        """Of each input, over all tiles."""
-        rolls = self.partition.borders == "exchange" and self.partition.along == ROWS
-        order = ROLLING_LOOPS if rolls else CHANNEL_LOOPS if self.partition.inside else TILE_LOOPS
-        counts, clusters = self.projection.counts, self.target.chip.clusters
-        pairs = list(zip(self.unit.inputs, self.projection.inputs, strict=True))
-        sizes = [
-            loaded_elements(region, x.dims, counts, clusters, order) * x.element_bytes for x, region in pairs
-        ]
-        if self.in_rounds:
-            own, region = pairs[0]
-            still = [not any(len(s.loops) > d and s.loops[d] for s in region.start) for d in range(4)]
-            moving = tuple(1 if is_still else c for is_still, c in zip(still, counts, strict=True))
-            again = math.prod(c for is_still, c in zip(still, counts, strict=True) if is_still)
-            once = loaded_elements(region, own.dims, moving, clusters, order)
-            sizes[0] = once * again * own.element_bytes
-        return sizes
+    @cached_property
+    def loaded_bytes(self) -> Sequence[int]:
+        """Of each input, over all tiles; counted once of equal units that are cut alike."""
+        key = "loaded bytes", self.partition, self.target.chip.clusters, self.in_rounds
+        found = self.unit.projected.get(key)
+        if not isinstance(found, tuple):
+            way = self.partition, self.target.chip.clusters
+            found = bytes_loaded(self.unit, self.projection, *way, in_rounds=self.in_rounds)
+            self.unit.projected[key] = found
+        return found
 
     # ------------------------------------------------------------ cycles
 
@@ -277,7 +259,7 @@ class CutUnit:
             return moved / runs + is_one * max(0.0, moved - self.passes * sum(meanwhile))
 
         total = 0.0
-        for k, size in enumerate(self.loaded_bytes()):
+        for k, size in enumerate(self.loaded_bytes):
             if not unit.inputs[k].resident:
                 readers = [j for j, sources in enumerate(unit.sources) if any(s.input == k for s in sources)]
                 total += waited(size, took[max(readers, default=0) + 1 :])
@@ -433,42 +415,3 @@ def tile_bytes(region: Region, element_bytes: int) -> int:
 def stored_bytes(layer: Layer) -> int:
     """Of a layer's whole map."""
     return math.prod(layer.out_dims) * layer.out_bytes
-
-
-def loaded_elements(region: Region, dims: Extents, counts: Extents, clusters: int, order: Extents) -> int:
-    """Elements that all clusters load of a map over all tiles, whose loops are in `order` from the outermost (a load
-    that all clusters share counts once)."""
-    innermost = max(
-        (order.index(d) for d in range(4) if any(len(s.loops) > d and s.loops[d] for s in region.start)),
-        default=-1,
-    )
-    total = 0
-    dealt = range(clusters) if any(s.cluster for s in region.start) else range(1)
-    for k in dealt:
-        elements = 1
-        for position, d in enumerate(order):
-            start, size = region.start[d], dims[d]
-            step = start.loops[d] if len(start.loops) > d else 0
-            passes = counts[d] if position <= innermost else 1
-            first = start.base + k * start.cluster
-            if step < 0:
-                first, step = first + step * (passes - 1), -step
-            if step:
-                elements *= clipped(first, step, passes, region.extent[d], size)
-            else:
-                elements *= passes * clipped(first, 1, 1, region.extent[d], size)
-        total += elements
-    return total
-
-
-@lru_cache(maxsize=65536)
-def clipped(
-    start: int, step: int, passes: int, extent: int, bound: int, grain: tuple[int, int] = (1, 1)
-) -> int:
-    """Positions of `passes` intervals, each clipped to the map, summed; or pieces of so many positions, of the one of
-    so many cores that has the most."""
-    piece, cores = grain
-    return sum(
-        ceil_div(ceil_div(max(0, min(first + extent, bound) - max(first, 0)), piece), cores)
-        for first in range(start, start + step * passes, step)
-    )

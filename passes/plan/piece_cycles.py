@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from math import gcd
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,18 +88,32 @@ class Nest:
         return Nest(self.compute[k : k + 1], self.pieces[k : k + 1], one(self.copies), one(self.by_bus))
 
 
-def moves(counts: Sequence[Ints], by: Collection[int], *, is_stored: bool = False) -> Moves:
-    """The copies of what the loops numbered `by` move; `counts` are the passes of all loops from the outermost on.
+class Loops(NamedTuple):
+    """Of nested loops, from the outermost on: how often each begins, and how often it goes, 0 where it has one pass;
+    and how often what is inside all of them is done."""
+
+    begun: list[Ints]
+    gone: list[Ints]
+    total: Ints
+
+    @staticmethod
+    def of(counts: Sequence[Ints]) -> Loops:
+        """With so many passes each time."""
+        before = [np.ones_like(counts[0]), *itertools.accumulate(counts, np.multiply)]
+        runs = [count > 1 for count in counts]
+        begun, gone = ([each * is_loop for each, is_loop in zip(of, runs, strict=False)] for of in (before, before[1:]))
+        return Loops(begun, gone, before[-1])
+
+
+def moves(loops: Loops, by: Collection[int], *, is_stored: bool = False) -> Moves:
+    """The copies of what the loops numbered `by` move.
 
     A result is stored behind all loops inside the last that moves it, and what these load waits for that.
     """
-    before = [np.ones_like(counts[0]), *itertools.accumulate(counts, np.multiply)]
-    times = restarts = before[0]
-    for k in sorted(by):  # the innermost that runs says
-        runs, outside, through = counts[k] > 1, before[k], before[k + 1]
-        if is_stored:
-            outside = np.where(before[-1] > through, through, outside)
-        times, restarts = np.where(runs, through, times), np.where(runs, outside, restarts)
+    one = np.ones_like(loops.total)  # the innermost that runs says, which is begun and goes most often
+    times, restarts = (reduce(np.maximum, [of[k] for k in by], one) for of in (loops.gone, loops.begun))
+    if is_stored:
+        restarts = np.where(loops.total > times, times, restarts)
     return Moves(times, restarts, is_stored)
 
 

@@ -7,18 +7,19 @@ Source: docs/techniques/tfu.md, "On-chip unit map" (halving along each dimension
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, reduce
 
 import numpy as np
 
-from frustum.dialects.extents import aligned, ceil_div
-from frustum.dialects.target import Target
-from frustum.dialects.tile import Access, Whole
+from frustum.dialects.extents import Extents, aligned, ceil_div
+from frustum.dialects.target import MatrixUnit, Target
+from frustum.dialects.tile import Access, Residency, Whole
 from frustum.passes.plan.layer_work import LayerWork
 from frustum.passes.plan.model import MOSTLY_WEIGHTS
-from frustum.passes.plan.piece_cycles import Ints, Kernel, filling_heights, load_cycles
+from frustum.passes.plan.piece_cycles import Ints, Kernel, busy_cycles, clipped, filling_heights, load_cycles
 
 ACCUMULATOR_BYTES = 4
 IN_TURN = (1, 2, 3, 0)
@@ -55,6 +56,18 @@ def piece_extents(work: LayerWork, target: Target, cores_dim: int) -> list[list[
     if work.groups > 1:
         dims[1] = sorted({g for c in dims[1] for g in group_pieces(c, work, cores_dim == 1)})
     return dims
+
+
+def product_choices(
+    work: LayerWork, target: Target, cores_dim: int, inputs: int, residency: Residency
+) -> tuple[tuple[int, ...], ...]:
+    """Extents of pieces of a product to be looked at in each dimension, and numbers of their input channels, of which
+    a core has so many `inputs`."""
+    extents, is_grouped = piece_extents(work, target, cores_dim), work.groups > 1
+    channels = [work.channels] if is_grouped else halves(inputs)
+    if residency == "stream" and not is_grouped:
+        channels = sorted({*channels, *filling_inputs(work, target, extents[1], inputs)}, reverse=True)
+    return tuple(map(tuple, (*extents, channels)))
 
 
 def dealt_along(work: LayerWork, dims: Sequence[int]) -> Sequence[int]:
@@ -126,8 +139,20 @@ def kernel_of(work: LayerWork) -> Kernel:
 
 
 def grid(*choices: Sequence[int]) -> list[Ints]:
-    """The cartesian product of the choices as flat arrays."""
-    return [a.ravel() for a in np.meshgrid(*[np.asarray(c, np.int64) for c in choices], indexing="ij")]
+    """The cartesian product of the choices as flat arrays, the last choice first; they are not to be written to."""
+    return list(_grid(tuple(map(tuple, choices))))
+
+
+@lru_cache(maxsize=256)
+def _grid(choices: tuple[tuple[int, ...], ...]) -> tuple[Ints, ...]:
+    shape = tuple(map(len, choices))
+    found = []
+    for d, values in enumerate(choices):
+        along = np.array(values, np.int64).reshape([-1 if k == d else 1 for k in range(len(shape))])
+        every = np.broadcast_to(along, shape).ravel()
+        every.setflags(write=False)
+        found.append(every)
+    return tuple(found)
 
 
 def product(arrays: Iterable[Ints]) -> Ints:
@@ -148,6 +173,34 @@ def pieces_of_a_core(work: LayerWork, extents: Sequence[Ints], cores_dim: int, c
     """How many pieces of these extents the core with the most has along each dimension."""
     tiles = [ceil_div(size, extent) for size, extent in zip(work.extent, extents, strict=True)]
     return [ceil_div(count, cores) if d == cores_dim else count for d, count in enumerate(tiles)]
+
+
+def over_space(
+    extent: Sequence[int], sizes: Sequence[Ints], counts: Sequence[Ints], dealt: Sequence[int],
+    busy: Callable[[Ints, Ints, Ints], Ints],
+) -> Ints:  # fmt: skip
+    """The sum of the cycles that pieces of so many images, rows and columns are `busy`: of `sizes`, `counts` of each
+    for the core with the most, along dimensions of which `dealt` cores have their part."""
+    variants = [clipped(*end) for end in zip(extent, sizes, counts, dealt, strict=True)]
+    parts = [
+        (images[1] * rows[1] * columns[1], images[0], rows[0], columns[0])
+        for images, rows, columns in itertools.product(*variants)
+    ]
+    times, *each = (np.stack(of_all) for of_all in zip(*(x for x in parts if x[0].any()), strict=True))
+    total: Ints = (times * busy(*each)).sum(axis=0)
+    return total
+
+
+@lru_cache(maxsize=4096)
+def busy_over_space(
+    unit: MatrixUnit, kernel: Kernel, extent: Extents, sizes: tuple[tuple[int, ...], ...], dealt: Extents
+) -> Ints:
+    """`over_space` of the matrix unit for pieces of these numbers of images, rows and columns, as `grid` has them."""
+    each = grid(*sizes)
+    counts = [ceil_div(ceil_div(*of), n) for *of, n in zip(extent, each, dealt, strict=True)]
+    found = over_space(extent, each, counts, dealt, lambda *piece: busy_cycles(unit, kernel, *piece))
+    found.setflags(write=False)
+    return found
 
 
 def nested(counts: Iterable[Ints]) -> Ints:

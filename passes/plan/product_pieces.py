@@ -6,9 +6,7 @@ a piece while the matrix unit makes the others, from the same copy of the operan
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, reduce
@@ -23,11 +21,10 @@ from frustum.passes.plan.layer_work import LayerWork, passes_of
 from frustum.passes.plan.model import PIECE_CYCLES
 from frustum.passes.plan.piece_cycles import (
     Ints,
+    Loops,
     Moves,
     Nest,
     bus_cycles,
-    busy_cycles,
-    clipped,
     copy_cycles,
     moves,
     predicted_cycles,
@@ -35,15 +32,15 @@ from frustum.passes.plan.piece_cycles import (
 )
 from frustum.passes.plan.piece_extents import (
     ACCUMULATOR_BYTES,
-    filling_inputs,
+    busy_over_space,
     grid,
-    halves,
     is_bias,
     kernel_of,
     needs,
     nested,
-    piece_extents,
+    over_space,
     pieces_of_a_core,
+    product_choices,
 )
 
 CHUNKS = 5  # the loop over input channels, the innermost of a product
@@ -61,7 +58,7 @@ class ProductPieces:
         return np.zeros_like(self.inputs)
 
     def __init__(self, work: LayerWork, target: Target, cores_dim: int, compact: bool, residency: Residency):
-        self.residency, is_streamed = residency, residency == "stream"
+        self.residency = residency
         self.work = work
         self.target = target
         self.cores_dim = cores_dim
@@ -71,10 +68,8 @@ class ProductPieces:
         self.is_grouped: bool = work.groups > 1
         self.is_summed: bool = cores_dim == INPUTS
         each = ceil_div(work.channels, self.cores) if self.is_summed else work.channels
-        channels, extents = [work.channels] if self.is_grouped else halves(each), piece_extents(work, target, cores_dim)
-        if is_streamed and not self.is_grouped:
-            channels = sorted({*channels, *filling_inputs(work, target, extents[1], each)}, reverse=True)
-        self.extents: list[Ints] = grid(*extents, channels)
+        self.choices: tuple[tuple[int, ...], ...] = product_choices(work, target, cores_dim, each, residency)
+        self.extents: list[Ints] = grid(*self.choices)
         self.inputs: Ints = self.extents.pop()
         self.dealt: list[int] = [self.cores if d == cores_dim else 1 for d in range(4)]
         self.counts: list[Ints] = pieces_of_a_core(work, self.extents, cores_dim, self.cores)
@@ -95,7 +90,7 @@ class ProductPieces:
         """The same pieces with these loops outside: what is known of them and asks for no order is not asked again."""
         found = copy(self)
         found.outer = outer
-        for name in ("weights_once", "fills", "loops_in_order"):
+        for name in ("weights_once", "fills", "loops_in_order", "loops"):
             vars(found).pop(name, None)
         return found
 
@@ -184,7 +179,12 @@ class ProductPieces:
         """How weights go into the cores; never where they stay there."""
         if self.residency == "core":
             return Moves(np.zeros_like(self.inputs), np.zeros_like(self.inputs))
-        return moves(self.loops_in_order[0], (*self.loops_in_order[2], CHUNKS))
+        return moves(self.loops, (*self.loops_in_order[2], CHUNKS))
+
+    @cached_property
+    def loops(self) -> Loops:
+        """How often each of the loops in order goes."""
+        return Loops.of(self.loops_in_order[0])
 
     @cached_property
     def loops_in_order(self) -> tuple[list[Ints], tuple[int, ...], tuple[int, ...]]:
@@ -213,13 +213,13 @@ class ProductPieces:
 
     def nest(self, *, is_chosen: bool = False) -> Nest:
         """Computing and copies, all weights in SRAM; residuals move with the result, but of what `is_chosen`."""
-        target, (loops, of_space, of_channels) = self.target, self.loops_in_order
+        target, (_, of_space, of_channels) = self.target, self.loops_in_order
         of_input = (*of_space, *(of_channels if self.is_grouped else ()), CHUNKS)
         in_runs, out_runs = self.runs
-        results = moves(loops, (*of_space, *of_channels), is_stored=True)
+        results = moves(self.loops, (*of_space, *of_channels), is_stored=True)
         out_bytes = aligned(self.made * self.work.out_bytes) if is_chosen else self.out_bytes
         left = self.leaving_cycles(out_bytes, out_runs) if is_chosen else self.left
-        stored, maps = (results, left), moves(loops, of_input)
+        stored, maps = (results, left), moves(self.loops, of_input)
         added = self.added_copies(replace(results, is_stored=False), out_runs) if is_chosen else []
         copies, fills = [*added, stored], self.fills
         nest = Nest(self.of_outputs * self.all_computing, self.in_space * self.of_weights, copies)
@@ -266,21 +266,12 @@ class ProductPieces:
         at the ends as large as they are."""
         slices = ceil_div(self.extents[1] // self.in_groups, self.target.core.matrix.channels) * self.in_groups
         channels = np.minimum(self.chunks * self.inputs, self.work.channels)
-        kernel, matrix = kernel_of(self.work), self.target.core.matrix
-        space = self.over_space(lambda *sizes: busy_cycles(matrix, kernel, *sizes))
-        return slices * channels * space
-
-    def over_space(self, busy: Callable[[Ints, Ints, Ints], Ints]) -> Ints:
-        """The sum of the cycles that pieces of so many images, rows and columns are `busy`."""
-        ends = zip(self.work.extent, self.extents, self.counts, self.dealt, strict=True)
-        variants = [clipped(*end) for d, end in enumerate(ends) if d != 1]
-        parts = [
-            (images[1] * rows[1] * columns[1], images[0], rows[0], columns[0])
-            for images, rows, columns in itertools.product(*variants)
-        ]
-        times, *sizes = (np.stack(each) for each in zip(*(x for x in parts if x[0].any()), strict=True))
-        total: Ints = (times * busy(*sizes)).sum(axis=0)
-        return total
+        (images, _, *plane), (n, _, *of_plane), (dealt, _, *across) = self.choices[:4], self.work.extent, self.dealt
+        space = busy_over_space(
+            self.target.core.matrix, kernel_of(self.work), (n, *of_plane), (images, *plane), (dealt, *across)
+        )
+        shape = tuple(map(len, self.choices))
+        return slices * channels * np.broadcast_to(space.reshape(shape[0], 1, *shape[2:4], 1), shape).ravel()
 
     @cached_property
     def runs(self) -> tuple[Ints, Ints]:
@@ -310,7 +301,10 @@ class VectorProductPieces(ProductPieces):
         """Cycles of the vector unit for so many channels of a piece over all images, rows and columns."""
         vector, widest = self.target.core.vector, max(self.work.out_bytes, self.work.map_bytes[0])
         each = channels * vector.cycles_per_element.of(widest)
-        elements = self.over_space(lambda n, h, w: ceil_div(n * h * w * each, vector.lanes))
+        extent, sizes, counts, dealt = (
+            [of[0], *of[2:]] for of in (self.work.extent, self.extents, self.counts, self.dealt)
+        )
+        elements = over_space(extent, sizes, counts, dealt, lambda n, h, w: ceil_div(n * h * w * each, vector.lanes))
         return elements * passes_of(self.work.steps, vector)
 
     def computing(self) -> Ints:

@@ -157,7 +157,7 @@ def short_chunks(cut: CutUnit, plan: LayerPlan) -> int:
     lie apart in each position."""
     least, total, unit = cut.target.chip.dram.minimum_run_bytes, 0, cut.unit
     channels = plan.map.channels, plan.map.extent[1]
-    for operand, own, count, moved in zip(unit.out.maps, unit.inputs, channels, cut.loaded_bytes(), strict=False):
+    for operand, own, count, moved in zip(unit.out.maps, unit.inputs, channels, cut.loaded_bytes, strict=False):
         run = count * operand.element_bytes
         if operand.view.strides[1] == 1 and run < least and not own.resident:
             total += moved * (least - run) // run

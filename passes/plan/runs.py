@@ -29,6 +29,7 @@ from frustum.passes.plan.model import LATE, MOST_PLANS, QUEUED
 from frustum.passes.plan.network.tile_shapes import Mask
 from frustum.passes.plan.piece_cycles import (
     Ints,
+    Loops,
     Moves,
     Nest,
     bus_cycles,
@@ -267,12 +268,13 @@ class RunPieces:
         is no part of computing; cycles in which first pieces wait for others, as searches compare runs."""
         target, compute = self.target, self.units.compute
         result = self.copy(self.result, self.run.layer.out_dims[3])
-        moved = [(moves(self.nest, range(4), is_stored=True), result)]
+        loops = Loops.of(self.nest)
+        moved = [(moves(loops, range(4), is_stored=True), result)]
         by_bus: list[tuple[Moves, Ints]] = []
         queued = hidden = most = np.zeros_like(self.total)
         latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
         for each in self.loaded:
-            loads = moves(self.nest, self.moved(each.buffer))
+            loads = moves(loops, self.moved(each.buffer))
             cycles = self.copy(each.buffer, each.columns, by_bus=each.by_bus)
             (by_bus if each.by_bus else moved).append((loads, cycles))
             if each.by_bus:
@@ -284,7 +286,7 @@ class RunPieces:
                 most = np.maximum(most, loads.restarts * self.units.before(each.stage))
         for made in self.made.values():
             size = self.weights(made)
-            fills = moves(self.nest, [self.order.index(CHANNELS)] if made.by_channels else [])
+            fills = moves(loops, [self.order.index(CHANNELS)] if made.by_channels else [])
             if made.by_channels and self.dealt[CHANNELS] > 1:
                 moved.append((fills, copy_cycles(target, size, size, self.cores)))
             else:

@@ -234,7 +234,7 @@ def costed(
     work_cycles = math.prod(counts) * blocks * (max(of_block, block_load) + block_load / 4)
     port = (maps + streamed) / cut.port_bytes_per_cycle
     cycles = max(work_cycles, port) + maps / cut.port_bytes_per_cycle
-    stored = maps - sum(cut.loaded_bytes())
+    stored = maps - sum(cut.loaded_bytes)
     parts = CostParts(
         math.ceil(work_cycles), streamed, maps - stored, stored, cut.passes, footprint.total_bytes, 0,
         stream_cycles=math.ceil(max(work_cycles, streamed / cut.port_bytes_per_cycle)),

@@ -14,6 +14,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TypeAlias
 
 from frustum.dialects.extents import Extents, replaced
 from frustum.dialects.target import Target
@@ -61,6 +62,8 @@ class Budget:
     """Layers whose maps stay in SRAM, in bytes that are not among these."""
 
 
+KnownTiles: TypeAlias = dict[tuple[int, Extents], "UnitPlan | None"]
+"""Plans by the dimension dealt to the clusters and the tile."""
 _PLANS: dict[Hashable, UnitPlan | None] = {}
 
 
@@ -87,6 +90,8 @@ def in_rounds(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan |
     for cut, moved in cuts_in_rounds(
         unit, candidates(unit, target.chip.clusters), target, budget.sram_bytes, most
     ):
+        if best is not plan and best is not None and moved > best.dram_bytes:
+            break  # those with the fewest bytes come first
         pieces = plan_rounds(cut, target, budget.sram_bytes, with_chunks)
         if pieces is None:
             continue
@@ -222,7 +227,8 @@ def is_one_pass(unit: UnitLayers, plan: UnitPlan, target: Target) -> bool:
 def with_fewest_bytes(unit: UnitLayers, target: Target, budget: Budget, plan: UnitPlan) -> UnitPlan:
     """The plan, which has the fewest cycles of the halvings; or, where a search finds one that moves fewer bytes, the
     best in cycles of those that move no more than that."""
-    rivals = [found_by_search(unit, target, replace(budget, search=name)) for name in SEARCHES]
+    known: KnownTiles = {}
+    rivals = [found_by_search(unit, target, replace(budget, search=name), known) for name in SEARCHES]
     found = [rival for rival in rivals if rival is not None]
     most = min((rival.dram_bytes for rival in found), default=plan.dram_bytes)
     if plan.dram_bytes <= most:
@@ -232,24 +238,30 @@ def with_fewest_bytes(unit: UnitLayers, target: Target, budget: Budget, plan: Un
     return min(choices, key=lambda choice: (choice.cycles, choice.dram_bytes))
 
 
-def found_by_search(unit: UnitLayers, target: Target, budget: Budget) -> UnitPlan | None:
-    """The fastest of the tiles that the budget's search finds, one for each dimension dealt to the clusters."""
+def found_by_search(
+    unit: UnitLayers, target: Target, budget: Budget, known: KnownTiles | None = None
+) -> UnitPlan | None:
+    """The fastest of the tiles that the budget's search finds, one for each dimension dealt to the clusters; `known`
+    are those that another search has planned."""
     tiles: dict[int, list[Extents]] = {}
     for p in candidates(unit, target.chip.clusters, budget.maps, inside=budget.inside):
         tiles.setdefault(p.clusters, []).append(p.tile)
-    plans = [found_along(unit, target, budget, *of_dimension) for of_dimension in tiles.items()]
+    known = {} if known is None else known
+    plans = [found_along(unit, target, budget, *of_dimension, known) for of_dimension in tiles.items()]
     return min((plan for plan in plans if plan is not None), key=lambda plan: plan.cycles, default=None)
 
 
 def found_along(
-    unit: UnitLayers, target: Target, budget: Budget, dimension: int, tiles: Sequence[Extents]
+    unit: UnitLayers, target: Target, budget: Budget, dimension: int, tiles: Sequence[Extents], known: KnownTiles
 ) -> UnitPlan | None:
     """The tile that the budget's search finds between the least and the largest of these."""
 
     def planned(tile: Extents) -> UnitPlan | None:
-        partition = partition_of(unit, tile, dimension, target.chip.clusters)
-        cut = cut_within(unit, partition, target, budget)
-        return None if cut is None else fastest([cut], budget)
+        if (dimension, tile) not in known:
+            partition = partition_of(unit.out.out_dims, tile, dimension, target.chip.clusters)
+            cut = cut_within(unit, partition, target, budget)
+            known[dimension, tile] = None if cut is None else fastest([cut], budget)
+        return known[dimension, tile]
 
     least, whole = (tuple(map(choose, zip(*tiles, strict=True))) for choose in (min, max))
     tile = find_tile(budget.search, whole, least, lambda tile: planned(tile) is not None)

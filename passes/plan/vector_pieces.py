@@ -14,6 +14,7 @@ from frustum.passes.plan.attention_pieces import plan_attention
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
 from frustum.passes.plan.model import MOST_PLANS
 from frustum.passes.plan.piece_cycles import (
+    Loops,
     Nest,
     copy_cycles,
     first_fastest,
@@ -71,7 +72,7 @@ def plan_vector_with(
     if not fits.any():
         return None
     order = [*(d for d in range(4) if d not in work.reduced), *work.reduced]
-    nest, of_result = [counts[d] for d in order], range(4 - len(work.reduced))
+    nest, of_result = Loops.of([counts[d] for d in order]), range(4 - len(work.reduced))
     run = np.where(pieces[3] >= work.extent[3], pieces[2] * pieces[3], pieces[3])
     moved = [
         (moves(nest, range(4)), copy_cycles(target, size, read_runs(access, pieces, work, run) * each, cores))

@@ -25,7 +25,8 @@ from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, project, unit_layers
 from frustum.passes.analysis.strips import handed
-from frustum.passes.plan.cost import chunk_bytes, loaded_elements
+from frustum.passes.plan.cost import chunk_bytes
+from frustum.passes.plan.cut_bytes import loaded_elements
 from frustum.passes.plan.model import PASS_CYCLES
 from frustum.passes.plan.partitions import alignment
 from frustum.passes.plan.unit import UnitPlan, evaluate

@@ -83,5 +83,5 @@ def saved_bytes(unit: UnitOp, target: Target) -> int:
 
 def loaded_bytes(layers: UnitLayers, partition: Partition, target: Target) -> int:
     """What a unit loads of its inputs in all."""
-    sizes = CutUnit.of(layers, partition, target).loaded_bytes()
+    sizes = CutUnit.of(layers, partition, target).loaded_bytes
     return sum(size for own, size in zip(layers.inputs, sizes, strict=True) if not own.resident)

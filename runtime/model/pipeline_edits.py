@@ -19,6 +19,7 @@ from xdsl.passes import ModulePass
 
 from frustum.backend.pipeline import Choices, Edit, passes_to, stops_after
 from frustum.dialects.diagnostic import did_you_mean, render
+from frustum.dialects.plug_ins import hint
 from frustum.dialects.weights.codec import CODECS
 from frustum.runtime.failures import UsageError
 from frustum.runtime.pipeline_text import FILE, Passes, PipelineError, parse_passes
@@ -123,7 +124,7 @@ def _parsed(available: Passes, text: str, start: int, entry: str) -> Sequence[Mo
 
 def _known(available: Passes, text: str, start: int, name: str) -> str:
     if name not in available:
-        raise _problem(text, start, name, f"unknown pass '{name}'{did_you_mean(name, list(available))}")
+        raise _problem(text, start, name, f"unknown pass '{name}'{hint('passes', name, list(available))}")
     return name
 
 

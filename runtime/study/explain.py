@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from frustum.dialects.diagnostic import did_you_mean
@@ -60,11 +61,18 @@ def units_of(data: Data) -> list[list[str]]:
 # --- the whole plan ----------------------------------------------------------------------------------------
 
 
-def explain_plan(plan: Data, count: CountAll, most: int) -> dict[str, Any]:
+def as_in(plan: Data, compression: str | None) -> dict[str, Any]:
+    """Options with which other ways are compiled as the plan was: with weights as they are, where the plan has them so
+    because nothing else was better (`compression`: what was asked of weights)."""
+    is_raw = compression in (None, "auto") and plan["cycles"] is not None and "weights" not in plan
+    return {"compress_weights": "none"} if is_raw else {}
+
+
+def explain_plan(plan: Data, count: CountAll, most: int, alike: Data = MappingProxyType({})) -> dict[str, Any]:
     """The units, and of each cut what the same cuts without it come to; at most so many ways are counted.
 
     Plans with and without are compiled alike, from given cuts that are planned together where policy `optimal` has made
-    the plan: `same` is the one with all of them, and what differs is said against it.
+    the plan: `same` is the one with all of them, and what differs is said against it.  `alike`: see `as_in`.
     """
     if plan["cycles"] is None:
         return {"what": "host", "model": plan["model"], "layers": _on_host(plan)}
@@ -82,7 +90,7 @@ def explain_plan(plan: Data, count: CountAll, most: int) -> dict[str, Any]:
     without = [
         Way(f"not cut behind '{end}'", _cut_at(plan, [each for each in ends if each != end])) for end in behind
     ]
-    same, *ways = count([_same(plan, ends), *without])
+    same, *ways = count(_with([_same(plan, ends), *without], alike))
     pairs = zip(behind, ways, strict=True)
     cuts = [{"behind": end, "without": _way_facts(same.data or plan, way)} for end, way in pairs]
     left = [end for end in ends[:-1] if end not in chosen]
@@ -92,13 +100,15 @@ def explain_plan(plan: Data, count: CountAll, most: int) -> dict[str, Any]:
 # --- a layer or a unit -------------------------------------------------------------------------------------
 
 
-def explain_part(plan: Data, subject: str, count: CountAll, most: int) -> tuple[dict[str, Any], list[Way]]:
-    """What is known of a layer or unit, and the ways that were counted, the best first."""
+def explain_part(
+    plan: Data, subject: str, count: CountAll, most: int, alike: Data = MappingProxyType({})
+) -> tuple[dict[str, Any], list[Way]]:
+    """What is known of a layer or unit, and the ways that were counted, the best first.  `alike`: see `as_in`."""
     host = [layer for layer in _on_host(plan) if layer["layer"] == subject]
     if host:
         return {"what": "host", "layers": host}, []
     unit, layer = _place_of(plan, subject)
-    asked = _ways_at(plan, unit, layer)
+    asked = _with(_ways_at(plan, unit, layer), alike)
     ways = count(asked[:most])
     other = [way for way in ways if way.data is not None and not _is_same_plan(plan, way.data)]
     other.sort(key=lambda way: figures(way.data or {}))
@@ -163,8 +173,10 @@ def _ways_at(plan: Data, unit: Data, layer: str | None) -> list[Way]:
 
 def flips(target: Target, way: Way, count: Count, probes: int) -> list[dict[str, Any]]:
     """Of each number of the target, the nearest tried value at which the other way is better than the plan made for
-    that target, or is that plan; at most so many targets for each number, with both ways compiled and counted."""
+    that target, or is that plan; at most so many targets for each number, with both ways compiled and counted, each
+    with weights as is best there."""
     found = []
+    way = replace(way, changes={key: value for key, value in way.changes.items() if key != "compress_weights"})
     for name in NUMBERS if probes else ():
         own = _number(target, name)
         tried: dict[int, bool | None] = {}
@@ -237,6 +249,10 @@ def _cut_at(plan: Data, ends: Sequence[str]) -> dict[str, Any]:
 
 def _same(plan: Data, ends: Sequence[str]) -> Way:
     return Way("these cuts, given", _cut_at(plan, ends))
+
+
+def _with(ways: Sequence[Way], alike: Data) -> list[Way]:
+    return [replace(way, changes={**alike, **way.changes}) for way in ways]
 
 
 def _is_same_plan(one: Data, other: Data) -> bool:

@@ -55,14 +55,26 @@ def front_text(points: Sequence[Explored], objectives: Sequence[str]) -> str:
     """The Pareto front as a table, and how many points did what."""
     best = front(points, objectives)
     several = len({point.model for point, _ in points}) > 1
-    rows = [[*(["model"] if several else []), *objectives, *(best[0][0].words if best else ())]]
+    axes = other_axes(points, objectives)
+    rows = [[*(["model"] if several else []), *objectives, *axes]]
     for each in best:
         values = values_of(each, objectives) or ()
-        words = [value_text(name, value) for name, value in each[0].words.items()]
-        figures = [number_text(value) for value in values]
+        words = [value_text(name, each[0].words.get(name)) for name in axes]
+        figures = [objective_text(each, name, value) for name, value in zip(objectives, values, strict=True)]
         rows.append([*([each[0].model] if several else []), *figures, *words])
     lines = [summary(points, best), *(["", *_columns(rows)] if best else []), *_others(points)]
     return "\n".join(lines) + "\n"
+
+
+def other_axes(points: Sequence[Explored], objectives: Sequence[str]) -> list[str]:
+    """The axes of the space that are not objectives as well: of these there is a column already."""
+    return [name for name in (points[0][0].words if points else ()) if name not in objectives]
+
+
+def objective_text(explored: Explored, name: str, value: float) -> str:
+    """Of one that is an axis as the space has it, of others the number."""
+    words = explored[0].words
+    return value_text(name, words[name]) if name in words else number_text(value)
 
 
 def summary(points: Sequence[Explored], best: Sequence[Explored]) -> str:

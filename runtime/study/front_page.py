@@ -7,7 +7,15 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from frustum.runtime.study.front import Explored, front, number_text, summary, value_text, values_of
+from frustum.runtime.study.front import (
+    Explored,
+    front,
+    objective_text,
+    other_axes,
+    summary,
+    value_text,
+    values_of,
+)
 
 WIDTH, HEIGHT, MARGIN = 720, 420, 100
 STYLE = """
@@ -62,10 +70,10 @@ def _picture(points: Sequence[Explored], best: Sequence[Explored], objectives: S
     for values, each in sorted(placed, key=lambda pair: pair[0]):
         x, y = across.place(values[0]), up.place(values[1])
         is_best = id(each) in chosen
-        said = ", ".join(f"{name} {value_text(name, value)}" for name, value in each[0].words.items())
-        figures = ", ".join(
-            f"{name} {number_text(value)}" for name, value in zip(objectives, values, strict=True)
-        )
+        axes = other_axes(points, objectives)
+        said = ", ".join(f"{name} {value_text(name, each[0].words.get(name))}" for name in axes)
+        pairs = zip(objectives, values, strict=True)
+        figures = ", ".join(f"{name} {objective_text(each, name, value)}" for name, value in pairs)
         kind, radius = ("best", 5) if is_best else ("point", 3.5)
         place = f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">'
         marks.append(f"{place}<title>{escape(f'{figures}: {said}')}</title></circle>")
@@ -128,7 +136,7 @@ def _table(points: Sequence[Explored], best: Sequence[Explored], objectives: Seq
     chosen = {id(each) for each in best}
     rest = [each for each in points if id(each) not in chosen]
     ran = [each for each in rest if each[1].status == "ran"]
-    names = list(points[0][0].words)
+    names = other_axes(points, objectives)
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in (*objectives, *names, "why not"))
     rows = [_row(each, objectives, names, id(each) in chosen)
             for each in (*best, *ran, *(each for each in rest if each[1].status != "ran"))]  # fmt: skip
@@ -141,7 +149,8 @@ def _table(points: Sequence[Explored], best: Sequence[Explored], objectives: Seq
 def _row(each: Explored, objectives: Sequence[str], names: Sequence[str], is_best: bool) -> str:
     point, result = each
     values = values_of(each, objectives) or (None,) * len(objectives)
-    cells = ["-" if value is None else number_text(value) for value in values]
+    pairs = zip(objectives, values, strict=True)
+    cells = ["-" if value is None else objective_text(each, name, value) for name, value in pairs]
     cells += [value_text(name, point.words.get(name)) for name in names]
     why = "" if result.status == "ran" else f"{result.status}: {result.message}"
     shown = "".join(f"<td>{escape(cell)}</td>" for cell in cells)

@@ -22,7 +22,7 @@ from frustum.runtime.model.sources import kind_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.figures import Report
 from frustum.runtime.report.terminal import show
-from frustum.runtime.study.explain import Way, explain_part, explain_plan, flips
+from frustum.runtime.study.explain import Way, as_in, explain_part, explain_plan, flips
 from frustum.runtime.study.explain_text import Explanation
 from frustum.runtime.study.options import ExplainKeywords, ExplainOptions
 from frustum.runtime.study.workers import workers
@@ -65,9 +65,10 @@ def explanation(
 
     own = build({})
     plan = counted(own)
+    alike = as_in(plan, options.compress_weights)
     if options.subject is None:
-        return Explanation(explain_plan(plan, count_all, options.most)), own.log
-    found, ways = explain_part(plan, options.subject, count_all, options.most)
+        return Explanation(explain_plan(plan, count_all, options.most, alike)), own.log
+    found, ways = explain_part(plan, options.subject, count_all, options.most, alike)
     if ways:
         target = asked.given_target(request) or targets.load(asked.DEFAULT_TARGET)
         found["flips"] = flips(target, ways[0], count, options.probes)

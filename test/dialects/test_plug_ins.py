@@ -146,6 +146,31 @@ def test_a_broken_one_is_named_once(
     assert code == (0 if kind == "targets" else 2), said
     line = f"frustum: warning: plug-in 'mine' of acme 1.0 (frustum.{kind}: acme_plug:THING): {message}"
     assert said.splitlines().count(line) == 1, said
+    assert "did you mean" not in said  # what was asked for is there, and broken
+    assert ("is that of a plug-in that cannot be used" in said) == (kind in ("policies", "passes"))
+
+
+def test_a_broken_target_that_is_asked_for_is_not_its_own_suggestion(
+    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("targets", "mine = acme_plug:THING", "raise RuntimeError('no luck')")
+    model = str(onnx_models.save(tmp_path, onnx_models.network(), "m.onnx"))
+    assert main(["run", model, "--target", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert "no target 'mine': it is that of a plug-in that cannot be used" in said and "did you mean" not in said
+    assert main(["run", model, "--target", "mime"]) == 2
+    assert "did you mean 'mine'?" in capsys.readouterr().err
+
+
+def test_a_policy_of_rules_that_there_are_not_is_named(
+    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("policies", "mine = acme_plug:RULES", "RULES = 'S1,1,77'")
+    model = str(onnx_models.save(tmp_path, onnx_models.network(), "m.onnx"))
+    assert main(["run", model, "--policy", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert "plug-in 'mine' of acme 1.0 (frustum.policies: acme_plug:RULES): unknown rule '77'" in said
+    assert "policy 'mine' is that of a plug-in that cannot be used" in said
 
 
 @pytest.mark.parametrize("kind", ["targets", "policies", "operators", "passes"])

@@ -21,6 +21,7 @@ from frustum.passes.plan import pieces as plan
 from frustum.passes.plan.layer_work import work_of
 from frustum.passes.plan.model import PIECE_CYCLES
 from frustum.passes.plan.piece_cycles import (
+    Loops,
     Moves,
     Nest,
     clipped,
@@ -63,15 +64,15 @@ def walked(counts, by, *, is_stored):
 def test_copies_are_those_of_a_walk(data, is_stored):
     counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=6))
     by = data.draw(st.sets(st.integers(0, len(counts) - 1)))
-    found = moves([ints(c) for c in counts], by, is_stored=is_stored)
+    found = moves(Loops.of([ints(c) for c in counts]), by, is_stored=is_stored)
     assert (int(found.times[0]), int(found.restarts[0])) == walked(counts, by, is_stored=is_stored)
 
 
 def test_copies_of_many_nests_are_those_of_each():
     counts = [ints(1, 2, 4), ints(3, 1, 2), ints(5, 2, 1)]
-    together = moves(counts, (0, 1))
+    together = moves(Loops.of(counts), (0, 1))
     for k in range(3):
-        alone = moves([c[k : k + 1] for c in counts], (0, 1))
+        alone = moves(Loops.of([c[k : k + 1] for c in counts]), (0, 1))
         assert (together.times[k], together.restarts[k]) == (alone.times[0], alone.restarts[0])
 
 

@@ -48,24 +48,27 @@ def works(name):
 
 def each_candidate(monkeypatch, call):
     """The plans of all candidates of a call of the search, one at a time."""
-    grid, sizes = product_pieces.grid, []
+    of_products, of_others, looked_at = product_pieces.product_choices, vector_pieces.vector_extents, []
 
     def replaced(by):
-        for search in (product_pieces, vector_pieces):
-            monkeypatch.setattr(search, "grid", by)
+        monkeypatch.setattr(product_pieces, "product_choices", by(of_products))
+        monkeypatch.setattr(vector_pieces, "vector_extents", by(of_others))
 
-    def counted(*choices):
-        arrays = grid(*choices)
-        sizes.append(len(arrays[0]))
-        return arrays
+    def noted(choices_of):
+        def choices(*of):
+            found = choices_of(*of)
+            looked_at.append(list(itertools.product(*found)))
+            return found
 
-    replaced(counted)
+        return choices
+
+    replaced(noted)
     call()
-    for k in range(sum(sizes)):
-        replaced(lambda *choices, k=k: [a[k : k + 1] for a in grid(*choices)])
+    for candidate in itertools.chain(*looked_at):
+        replaced(lambda choices_of, one=candidate: lambda *of: tuple((size,) for size in one))
         if (found := call()) is not None:
             yield found
-    replaced(grid)
+    replaced(lambda choices_of: choices_of)
 
 
 def calls(work, machine, residency, loops):

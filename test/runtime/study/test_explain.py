@@ -11,7 +11,7 @@ import pytest
 from mixed_models import model, node
 
 from frustum.backend import targets
-from frustum.runtime.study.explain import Way, flips, with_number
+from frustum.runtime.study.explain import Way, as_in, explain_part, explain_plan, flips, with_number
 from frustum.runtime.study.explain_text import lines_of
 from frustum.runtime.tools.cli import main
 
@@ -36,7 +36,7 @@ def printed(words, capsys):
 
 def recounted(chain, options, capsys):
     """Cycles, bytes and units of a run with these options."""
-    words = [word for key, value in options.items() for word in (f"--{key}", value)]
+    words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", value)]
     data = json.loads(printed(["run", chain, *MACHINE, "--mode", "timing", "--json", *words], capsys))
     return data["cycles"]["total"], data["dram"]["total_bytes"], [unit["layers"] for unit in data["units"]]
 
@@ -53,6 +53,25 @@ def test_the_plan_and_each_cut_are_recounted(chain, capsys):
         assert sum(way["bytes_by_class"].values()) == way["dram_bytes"] - base["dram_bytes"]
     text = "\n".join(lines_of(found))
     assert f"{found['cuts'][0]['without']['dram_bytes']:,} DRAM bytes" in text
+
+
+def test_ways_have_weights_as_the_plan_has_them():
+    """What was tried for the plan and was no better is not tried again for each way; what was asked for is."""
+    raw, packed = {"cycles": {"total": 1}}, {"cycles": {"total": 1}, "weights": {"codec": "auto"}}
+    assert as_in(raw, None) == as_in(raw, "auto") == {"compress_weights": "none"}
+    assert as_in(packed, None) == as_in(raw, "huffman") == as_in({"cycles": None}, None) == {}
+    asked = []
+
+    def count(ways):
+        asked.extend(way.changes["compress_weights"] for way in ways)
+        return [replace(way, problem="not counted here") for way in ways]
+
+    names = {"model": "m", "target": "t", "policy": "optimal", "host": None, "layers": []}
+    units = [{"name": f"u{k}", "layers": [f"l{k}"], "waits": []} for k in range(2)]
+    plan = report(100, "l0") | names | {"units": units}
+    explain_plan(plan, count, 8, as_in(raw, None))
+    explain_part(plan, "u0", count, 8, as_in(raw, None))
+    assert len(asked) > 2 and set(asked) == {"none"}
 
 
 def test_the_next_best_ways_of_a_layer_are_recounted(chain, capsys):

@@ -224,6 +224,19 @@ def test_the_front_has_what_nothing_beats():
     assert [values_of(each, names) for each in front(points, names)] == [(1, 9), (2, 5), (2, 5), (4, 4)]
 
 
+def test_an_objective_that_is_an_axis_has_one_column():
+    """Written as the space has it, in the text and on the page."""
+    machine = {"chip": {"cluster": {"sram": {"capacity_bytes": 256 << 10}}}}
+    ran = Outcome("ran", {"cycles.total": 7})
+    points = [(Point("m", machine, {}, words={SRAM: 256 << 10, "policy": "none"}), ran)]
+    _, _, head, row = front_text(points, ("cycles.total", SRAM)).splitlines()
+    assert head.split() == ["cycles.total", SRAM, "policy"]
+    assert row.split() == ["7", "256", "KiB", "none"]
+    text = page(points, ("cycles.total", SRAM), "t")
+    assert text.count(f'<th scope="col">{SRAM}</th>') == 1 and "<td>256 KiB</td><td>none</td>" in text
+    assert f"{SRAM} 256 KiB: policy none" in text
+
+
 # --- again, and elsewhere ----------------------------------------------------------------------------------
 
 
