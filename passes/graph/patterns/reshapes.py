@@ -116,9 +116,17 @@ class SinkReshape(RewritePattern):
         after.location = op.location
         owners = dict.fromkeys(value.owner for value in op.operands)
         rewriter.replace(op, [*before, new, after], [after.result])
-        for reshape in owners:  # what nobody reads would count as a reader of what it reads
-            if isinstance(reshape, g.ReshapeOp) and not any(reshape.result.uses):
+        for reshape in owners:
+            if isinstance(reshape, g.ReshapeOp) and not any(reshape.result.uses) and is_of_a_line(reshape):
                 rewriter.erase(reshape)
+
+
+def is_of_a_line(op: g.ReshapeOp) -> bool:
+    """Whether only axes of one element are gone.  Until the end of the pass any other that nobody reads counts as a
+    reader of its operand, so that no activation goes into what makes that: between two products (256 x 256 on 128 rows,
+    f16, `default`) that would take 5,647 cycles instead of 5,399, for the planner then deals channels to clusters,
+    which send each other more than it knows."""
+    return axes_of(g.shape_of(op.result), g.shape_of(op.x)) is not None
 
 
 def share_reshapes(module: ModuleOp) -> None:
