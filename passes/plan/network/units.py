@@ -197,18 +197,19 @@ def with_joint_maps(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 
 def with_norms_in_place(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which normalisations take the place of what they read, which is made
-    of them again where others read it."""
-    return with_chunks(planner, plan, norms_in_place)
+    of them again where others read it; where time is to be least, none of which cycles rise by a larger factor than
+    bytes fall."""
+    return with_chunks(planner, plan, norms_in_place, dearest=lambda other: plan.dram_bytes / other.dram_bytes)
 
 
 def with_chunks(
     planner: Planner,
     plan: NetworkPlan,
     put: Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]],
-    most_cycles: float = math.inf,
+    dearest: Callable[[NetworkPlan], float] = lambda other: math.inf,
 ) -> NetworkPlan:
-    """The plan, or on one cluster a better one of the network as `put` changes it for so many bytes of SRAM, in no more
-    than so many modelled cycles."""
+    """The plan, or on one cluster a better one of the network as `put` changes it for so many bytes of SRAM; `dearest`:
+    times the cycles that it may take where time is to be least."""
     target, options = planner.target, planner.options
     if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
         return plan
@@ -217,7 +218,8 @@ def with_chunks(
     capacity = int(target.cluster.sram.capacity_bytes * options.sram)
 
     def is_wanted(other: NetworkPlan) -> bool:
-        return other.cycles <= most_cycles and planner.is_better(plan)(other)
+        is_dear = options.optimise == "time" and other.alone_cycles > dearest(other) * plan.alone_cycles
+        return not is_dear and planner.is_better(plan)(other)
 
     return planner.kept_if(put(plan.order, plan.units, module, capacity), is_wanted) or plan
 
@@ -225,8 +227,7 @@ def with_chunks(
 def with_hidden_held(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which some channels of hidden maps that go through DRAM do not; where
     time is to be least, none that takes longer."""
-    is_fast = planner.options.optimise == "time"
-    return with_chunks(planner, plan, hold_hidden, most_cycles=plan.cycles if is_fast else math.inf)
+    return with_chunks(planner, plan, hold_hidden, dearest=lambda other: 1.0)
 
 
 TRIALS = (
