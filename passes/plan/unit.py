@@ -108,12 +108,13 @@ def plan_kept(unit: UnitLayers, target: Target, sram_bytes: int, *, in_place: bo
 
 
 def plan_beside(
-    unit: UnitLayers, target: Target, sram_bytes: int, chunk_bytes: int, kept: Collection[int] = ()
-) -> UnitPlan | None:
+    unit: UnitLayers, target: Target, sram_bytes: int, chunk_bytes: int, kept: Collection[int] = (),
+    search: Search = "all",
+) -> UnitPlan | None:  # fmt: skip
     """The cheapest partition of a unit that finds inputs in SRAM, and leaves the maps of the layers `kept` there,
     beside all of which it has so many bytes, with exact numbers."""
     for beside in dict.fromkeys([frozenset[int](), frozenset(kept)]):  # with a tile of what stays too, or else without
-        plan = plan_unit(unit, target, Budget(sram_bytes, kept=beside))
+        plan = plan_unit(unit, target, Budget(sram_bytes, search=search, kept=beside))
         if plan is None:
             continue
         streamed = sum(m is not None and m.weights == "stream" for m in plan.maps)

@@ -74,10 +74,10 @@ class InChunks:
 
 
 def in_chunks(order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int) -> list[InChunks]:
-    """Make every hidden map that goes through DRAM in these units in chunks, where what its products read and their sum
-    fit so many bytes of SRAM beside one; what was done."""
+    """Make every hidden map that goes through DRAM in these units, or takes a good part of so many bytes of SRAM, in
+    chunks, where what its products read and their sum fit beside one; what was done."""
     found = []
-    for hidden in through_dram(order, units):
+    for hidden in through_dram(order, units, model.HIDDEN_SHARE * sram_bytes):
         channels = chunk_of(hidden, sram_bytes)
         if channels is not None:
             writer = PartWriter(hidden.sums, store_of(module))
@@ -85,12 +85,12 @@ def in_chunks(order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, 
     return found
 
 
-def through_dram(order: LayerOrder, units: Sequence[UnitChoice]) -> list[Hidden]:
-    """The hidden maps of an order that can be made in chunks, and of which something goes through DRAM in these
-    units."""
+def through_dram(order: LayerOrder, units: Sequence[UnitChoice], large_bytes: float = math.inf) -> list[Hidden]:
+    """The hidden maps of an order that can be made in chunks, and of which something goes through DRAM in these units,
+    or that are so large that others perhaps do for them."""
     out = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
     hidden = [found for node in order.nodes if (found := hidden_of(order, node.op)) is not None]
-    return [each for each in hidden if not out.isdisjoint(each.makers)]
+    return [each for each in hidden if out & set(each.makers) or value_bytes(each.sums.a) >= large_bytes]
 
 
 def goes_out(order: LayerOrder, unit: UnitChoice, k: int) -> bool:

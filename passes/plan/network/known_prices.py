@@ -22,6 +22,7 @@ from frustum.passes.plan.network.kept import Resident, is_read_whole, moved
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.prices import Answers, Priced, Prices, Question, Rows, Slower
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints
+from frustum.passes.plan.tile_search import Search
 from frustum.passes.plan.unit import plan_beside, plan_kept
 
 
@@ -265,7 +266,8 @@ def choice_beside(
     if kept and nodes[first].weight_bytes and stop - first == 1 and not unit.inputs[0].resident:
         plan = plan_kept(unit, setting.target, free, in_place=in_place)
     else:
-        plan = plan_beside(unit, setting.target, free, setting.chunk_bytes, stays)
+        search: Search = "all" if nodes[first].weight_bytes else "halvings"  # all it moves is in SRAM
+        plan = plan_beside(unit, setting.target, free, setting.chunk_bytes, stays, search)
     if plan is None or plan.cost.parts is None:
         return None
     made = setting.order.maps[stop - 1]

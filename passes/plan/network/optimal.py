@@ -67,6 +67,12 @@ class NetworkPlan:
         return round(times[-1].chain) if times else 0
 
     @cached_property
+    def alone_cycles(self) -> int:
+        """Of all units as if each were alone: also of those that are cut later, of which the chain of all knows the
+        DRAM port alone."""
+        return sum(unit.exact_cycles for unit in self.units)
+
+    @cached_property
     def energy_pj(self) -> float:
         """Of bytes between memories and of products, modelled."""
         return sum(unit.energy_pj for unit in self.units) + self.dram_bytes * byte_pj(self.target)

@@ -203,15 +203,15 @@ def with_joint_maps(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 
 def with_norms_in_place(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which normalisations take the place of what they read, which is made
-    of them again where others read it."""
-    return with_chunks(planner, plan, norms_in_place)
+    of them again where others read it; where time is to be least, none of which cycles rise by a larger factor than
+    bytes fall."""
+    return with_chunks(planner, plan, norms_in_place, dearest=lambda other: plan.dram_bytes / other.dram_bytes)
 
 
 def with_hidden_held(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which some channels of hidden maps that go through DRAM do not; where
     time is to be least, none that takes longer."""
-    is_fast = planner.options.optimise == "time"
-    return with_chunks(planner, plan, hold_hidden, most_cycles=plan.cycles if is_fast else math.inf)
+    return with_chunks(planner, plan, hold_hidden, dearest=lambda other: 1.0)
 
 
 def with_inputs_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
@@ -247,12 +247,16 @@ def with_best_chunks(planner: Planner, plan: NetworkPlan, ways: Sequence[Put]) -
     return plan if chosen is None else with_chunks(planner, plan, chosen)
 
 
-def with_chunks(planner: Planner, plan: NetworkPlan, put: Put, most_cycles: float = math.inf) -> NetworkPlan:
-    """The plan, or on one cluster a better one of the network as `put` changes it, in no more than so many modelled
-    cycles."""
+def with_chunks(
+    planner: Planner, plan: NetworkPlan, put: Put, dearest: Callable[[NetworkPlan], float] = lambda other: math.inf
+) -> NetworkPlan:
+    """The plan, or on one cluster a better one of the network as `put` changes it; `dearest`: times the cycles that it
+    may take where time is to be least."""
 
     def is_wanted(other: NetworkPlan) -> bool:
-        return other.cycles <= most_cycles and planner.is_better(plan)(other)
+        is_fast = planner.options.optimise == "time"
+        is_dear = is_fast and other.alone_cycles > dearest(other) * plan.alone_cycles
+        return not is_dear and planner.is_better(plan)(other)
 
     return planner.kept_if(put_for(planner, plan, put), is_wanted) or plan
 

@@ -139,13 +139,13 @@ class NormInPlace:
         op, x = self.op, self.op.x
         mean = self.insert(g.ReduceOp("mean", x, op.axes, element=f32), op, "mean")
         total = self.insert(g.ReduceOp("variance", x, op.axes, element=f32), op, "variance")
-        if op.rms:  # the mean of squares
+        if op.rms:  # the mean of squares, of which no map is made
             square = self.insert(g.BinaryOp("mul", mean, mean), op, "square")
             total = self.insert(g.BinaryOp("add", total, square), op, "squares")
         ones = (1,) * len(g.shape_of(x))
         epsilon = self.constant("epsilon", partial(np.full, ones, op.epsilon, np.float32), f32, ones, op)
-        total = self.insert(g.BinaryOp("add", total, epsilon), op, "total")
-        return None if op.rms else mean, self.insert(g.UnaryOp("sqrt", total), op, "deviation")
+        deviation = self.insert(g.BinaryOp("add", total, epsilon, g.ActAttr.of("sqrt")), op, "deviation")
+        return None if op.rms else mean, deviation
 
     def folded(self, product: g.MatmulOp, rows: SSAValue) -> None:
         """A product of the rows without scale and shift, whose weights and bias have these, instead of another one."""
