@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
@@ -61,36 +61,76 @@ class ChooseRuns(ModulePass):
 class Chosen:
     """The units of a network with their runs; two that follow each other are one where a run goes through both.
 
-    `held`: SRAM that maps which stay between units take while each runs.
+    `held`: SRAM that maps which stay between units take while each runs; `tiles`: of each of these maps; `wider`: by
+    how much some are larger since units that read them are one, which may read rows of what was read by channels.
     """
 
     def __init__(self, units: Sequence[UnitOp], target: Target, wanted: Wanted, usable_bytes: int):
         self.target = target
         self.wanted = wanted
         self.usable_bytes = usable_bytes
-        sizes, held = kept_bytes(units, target)
+        self.tiles: dict[SSAValue, int] = kept_tiles(units, target)
+        self.wider: dict[SSAValue, int] = {}
+        sizes, held = kept_bytes(units, target, self.tiles)
         self.found: list[tuple[UnitOp, int, UnitRuns | None]] = []
         for unit, size in zip(units, held, strict=True):
             self.add(unit, size + number_of(unit, RESERVED, 0), sizes)
 
     def add(self, unit: UnitOp, held: int, sizes: dict[UnitOp, int]) -> None:
         """Take the next unit, with the one before it where a run goes through both."""
+        held += sum(size for value, size in self.wider.items() if is_read_from(value, unit))
         own = self.planned(unit, held)
         if self.found and own is not None:
             before, held_before, plan = self.found[-1]
             if plan is not None and follows(before, unit):
                 merged, together = joined(before, unit), held_before + sizes.get(unit, 0) - sizes.get(before, 0)
-                both = self.planned(merged, max(held, together))
-                if both is not None and not self.fits(both, max(held, together)):
-                    both = None
-                if both is not None and is_better(both, plan, own, unit_layers(before)):
+                held_by_both = max(held, together)
+                both = self.planned(merged, held_by_both)
+                if (
+                    both is not None
+                    and self.fits(both, held_by_both)
+                    and is_better(both, plan, own, unit_layers(before))
+                    and (wider := self.wider_for(merged, both, held_by_both)) is not None
+                ):
                     self.found.pop()
+                    self.widen(wider)
                     put_in_place(merged, before, unit)
                     sizes[merged] = sizes.get(unit, 0)
-                    unit, held, own = merged, max(held, together), both
+                    pairs = zip(unit.results, merged.results, strict=True)
+                    self.tiles |= {new: self.tiles[old] for old, new in pairs if old in self.tiles}
+                    unit, held, own = merged, held_by_both + sum(wider.values()), both
                 else:
                     merged.erase()
         self.found.append((unit, held, own))
+
+    def wider_for(self, merged: UnitOp, both: UnitRuns, held: int) -> dict[OpResult, int] | None:
+        """By how much each map in SRAM is larger where two units are one, which may read rows of what the first of them
+        read by channels; None where there is no room for that beside some unit while which it stays."""
+        found: dict[OpResult, int] = {}
+        for value in dict.fromkeys(merged.operands):
+            maker = value.owner
+            if isinstance(value, OpResult) and value in self.tiles and isinstance(maker, UnitOp):
+                more = tile_bytes(KeptMaps(self.target), maker, self.target)[value.index] - self.tiles[value]
+                if more > 0:
+                    found[value] = more
+        beside = (
+            own is None or self.fits(own, size + sum(found[value] for value in found if self.is_there(value, k)))
+            for k, (_, size, own) in enumerate(self.found[:-1] if found else ())
+        )
+        return found if all(beside) and (not found or self.fits(both, held + sum(found.values()))) else None
+
+    def is_there(self, value: OpResult, k: int) -> bool:
+        """Whether a map stays while unit k of those that were found runs: it, or one before it, makes it."""
+        return any(unit is value.owner for unit, _, _ in self.found[: k + 1])
+
+    def widen(self, wider: Mapping[OpResult, int]) -> None:
+        """Count these maps as so much larger."""
+        for value, more in wider.items():
+            self.tiles[value] += more
+            self.wider[value] = self.wider.get(value, 0) + more
+            self.found = [
+                (unit, held + more * self.is_there(value, k), own) for k, (unit, held, own) in enumerate(self.found)
+            ]
 
     def fits(self, own: UnitRuns, held: int) -> bool:
         """Whether a unit fits beside so many bytes of maps that stay."""
@@ -184,21 +224,47 @@ def put_in_place(merged: UnitOp, first: UnitOp, second: UnitOp) -> None:
         unit.erase()
 
 
-def kept_bytes(units: Sequence[UnitOp], target: Target) -> tuple[dict[UnitOp, int], list[int]]:
-    """SRAM of one cluster for the maps that each unit leaves there, and for those that are there while it runs."""
-    number, found, kept = {unit: i for i, unit in enumerate(units)}, [0] * len(units), KeptMaps(target)
+def kept_tiles(units: Sequence[UnitOp], target: Target) -> dict[SSAValue, int]:
+    """SRAM of one cluster for each map that a unit leaves there."""
+    found, kept = dict[SSAValue, int](), KeptMaps(target)
+    for unit in units:
+        if unit.kept and concat_of(unit) is None:
+            found |= {unit.results[k]: size for k, size in tile_bytes(kept, unit, target).items()}
+    return found
+
+
+def tile_bytes(kept: KeptMaps, unit: UnitOp, target: Target) -> dict[int, int]:
+    """The same of one unit, by the number of the result."""
+    types = kept.results_of(unit, cut_of(unit, target)).types
+    return {
+        number: aligned(math.prod(kind.data.extents) * ELEMENT_BYTES[kind.data.element])
+        for number, (_, kind) in enumerate(zip(unit.results, types, strict=False))
+        if isinstance(kind, TileType)
+    }
+
+
+def kept_bytes(
+    units: Sequence[UnitOp], target: Target, tiles: Mapping[SSAValue, int] | None = None
+) -> tuple[dict[UnitOp, int], list[int]]:
+    """SRAM of one cluster for the maps that each unit leaves there, and for those that are there while it runs;
+    `tiles`: of each map, where that is known."""
+    number, found = {unit: i for i, unit in enumerate(units)}, [0] * len(units)
     sizes: dict[UnitOp, int] = {}
-    for i, unit in enumerate(units):
-        if not unit.kept or concat_of(unit) is not None:
-            continue
-        types = kept.results_of(unit, cut_of(unit, target)).types
-        for result, kind in zip(unit.results, types, strict=False):
-            if isinstance(kind, TileType):
-                size = aligned(math.prod(kind.data.extents) * ELEMENT_BYTES[kind.data.element])
-                sizes[unit] = sizes.get(unit, 0) + size
-                for j in range(i, last_reader(result, number) + 1):
-                    found[j] += size
+    for value, size in (kept_tiles(units, target) if tiles is None else tiles).items():
+        maker = value.owner
+        assert isinstance(maker, UnitOp)
+        sizes[maker] = sizes.get(maker, 0) + size
+        for j in range(number[maker], last_reader(value, number) + 1):
+            found[j] += size
     return sizes, found
+
+
+def is_read_from(value: SSAValue, unit: UnitOp) -> bool:
+    """Whether a unit, or one behind it, reads a map."""
+    block = unit.parent
+    return block is not None and any(
+        not user.is_before_in_block(unit) for use in value.uses if (user := use.operation).parent is block
+    )
 
 
 def last_reader(value: SSAValue, number: Mapping[UnitOp, int]) -> int:

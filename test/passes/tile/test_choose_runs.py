@@ -22,7 +22,7 @@ from frustum.dialects.graph import ScaleAttr
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.unit import Partition
 from frustum.passes.plan import runs, unit_runs
-from frustum.passes.tile.choose_runs import ChooseRuns
+from frustum.passes.tile.choose_runs import ChooseRuns, kept_tiles
 
 TARGETS = ("df", "edge", "default")
 STOPS = ("typed", "placed", "fixed")
@@ -143,6 +143,21 @@ def test_units_stay_apart_where_a_layer_would_be_made_again_too_often():
     module, _ = two_units(wide_windows, partitions, "edge")
     ChooseRuns().apply(None, module)
     assert len([op for op in module.walk() if op.name == "funit.unit"]) == 2
+
+
+@pytest.mark.parametrize(("share", "units", "held"), [(1.0, 2, 1_577_088), (0.7, 3, 394_272)])
+def test_units_stay_apart_where_a_map_read_by_channels_would_have_no_room_by_rows(share, units, held):
+    """Each of four clusters makes a quarter of the channels and pools these; where pooling goes with the convolution
+    behind it, whose rows are dealt, every cluster has room for all channels of the map."""
+    net = Net(1)
+    module, _ = net.module(net.conv(net.pool("max", net.conv(net.input(1, 3, 111, 111), 32, 7), 3, 2), 16, 1))
+    parts = Partition((1, 8, 111, 111), 1, 1), Partition((1, 8, 55, 55), 1, 1), Partition((1, 16, 14, 55), 2, 1)
+    groups = [Group((0,), parts[0], (0,)), Group((1,), parts[1], (1,)), Group((2,), parts[2])]
+    module = as_units(module, "default", groups)
+    ChooseRuns(sram=share).apply(None, module)
+    left = [op for op in module.walk() if op.name == "funit.unit"]
+    assert len(left) == units
+    assert kept_tiles(left, machine("default"))[left[0].results[0]] == held
 
 
 def even_windows(net):
