@@ -22,7 +22,7 @@ from frustum.dialects.module import JOINT, PART_OF_SUM
 from frustum.dialects.share_done import tell
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
-from frustum.dialects.tile import SAME, Whole
+from frustum.dialects.tile import SAME, VectorLayer, Whole
 from frustum.passes.analysis.layer import SAME4, Layer
 from frustum.passes.analysis.project import tile_counts
 from frustum.passes.analysis.unit_layers import same_form
@@ -362,7 +362,7 @@ def needs_whole(order: LayerOrder, k: int) -> bool:
 def works_alike(layer: Layer) -> bool:
     """Whether a layer of the vector unit makes each piece of its result of the same piece of one map, of the result's
     shape and type, and of nothing else of that shape: one that is element by element, or has all along some axes."""
-    return not layer.is_matrix and len(places_for(layer)) == 1
+    return isinstance(layer.kind, VectorLayer) and len(places_for(layer)) == 1
 
 
 def places_for(layer: Layer) -> list[int]:
