@@ -103,15 +103,18 @@ def heads_in_chunks(
     so many bytes of SRAM hold what these take; what was done.  `is_summed`: all attention whose result, too, goes there
     and is summed up, where the sums stay; what of its products reads an input of the network then reads a copy.
     `is_apart`: with queries that are made as they are read, where there is no room for those of a head too;
-    `is_normed`: so, with normalisations that each product does by itself."""
+    `is_normed`: so, with normalisations that each product does by itself, where what is normalised goes there too."""
     through = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
     found: list[InChunks | HeldInput] = []
     for node in order.nodes:
         heads = heads_of(node.op)
-        if heads is None or not through.intersection(heads.products + (heads.attention,) * is_summed):
+        if heads is None:
             continue
         norm, fits = norm_of(heads) if is_normed else (), chunk_of(heads, sram_bytes, is_beside=True) is not None
-        if (is_apart and fits) or (is_normed and not norm):
+        moved: set[object] = {*heads.products, *norm, *([heads.attention] if is_summed else [])}
+        if norm and (source := source_of(norm[0])) is not None:
+            moved.add(source.owner)
+        if not through & moved or (is_apart and fits) or (is_normed and not norm):
             continue
         if is_summed:
             heads = replace(heads, sums=sums_up(heads.attention))
