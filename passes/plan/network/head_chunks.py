@@ -103,15 +103,18 @@ def heads_in_chunks(
     so many bytes of SRAM hold what these take; what was done.  `is_summed`: all attention whose result, too, goes there
     and is summed up, where the sums stay; what of its products reads an input of the network then reads a copy.
     `is_apart`: with queries that are made as they are read, where there is no room for those of a head too;
-    `is_normed`: so, with normalisations that each product does by itself."""
+    `is_normed`: so, with normalisations that each product does by itself, where what is normalised goes there too."""
     through = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
     found: list[InChunks | HeldInput] = []
     for node in order.nodes:
         heads = heads_of(node.op)
-        if heads is None or not through.intersection(heads.products + (heads.attention,) * is_summed):
+        if heads is None:
             continue
         norm, fits = norm_of(heads) if is_normed else (), chunk_of(heads, sram_bytes, is_beside=True) is not None
-        if (is_apart and fits) or (is_normed and not norm):
+        moved: set[object] = {*heads.products, *norm, *([heads.attention] if is_summed else [])}
+        if norm and (source := source_of(norm[0])) is not None:
+            moved.add(source.owner)
+        if not through & moved or (is_apart and fits) or (is_normed and not norm):
             continue
         if is_summed:
             heads = replace(heads, sums=sums_up(heads.attention))
@@ -150,7 +153,7 @@ def heads_of(op: Operation) -> AttentionHeads | None:
             return None
         products.append(product)
     q, k, v = products
-    if len({each.operands[0] for each in products}) > 1 or len({each.bias is None for each in products}) > 1:
+    if len({each.operands[0] for each in products}) > 1:
         return None
     if isinstance(q, g.MatmulOp) and any(isinstance(x, g.MatmulOp) and x.trans_b != q.trans_b for x in (k, v)):
         return None
@@ -276,8 +279,10 @@ class HeadChunks:
         like = products[0]
         is_first = isinstance(like, g.ConvOp) or like.trans_b
         weights = self.writer.constant([each.operands[1] for each in products], 0 if is_first else 1, ranges)
-        biases = [each.bias for each in products if each.bias is not None]
-        bias = self.writer.constant(biases, 0, ranges) if biases else None
+        like_bias, bias = next((each.bias for each in products if each.bias is not None), None), None
+        if like_bias is not None:
+            wholes = [self.zeros(each, like_bias) if each.bias is None else each.bias for each in products]
+            bias = self.writer.constant(wholes, 0, ranges)
         one: Product
         read = self.heads.read if self.norm is None else self.norm.normalised()
         if isinstance(like, g.ConvOp):
@@ -287,6 +292,12 @@ class HeadChunks:
         made = self.writer.insert(one, like, f"/{first}")
         one.attributes[JOINT] = UnitAttr()
         return made
+
+    def zeros(self, product: Product, like: SSAValue) -> SSAValue:
+        """The bias of a product that has none, beside one that has."""
+        element, shape = g.tensor_of(like).element_type, (channels_of(product.result),)
+        key = self.writer.store.add("zeros", np.zeros(shape, numpy_of(element)))
+        return self.writer.insert(g.WeightOp(key, g.tensor_type(element, shape)), product)
 
     def planes_of(self, layers: Sequence[Operation]) -> PlaneNorm | LayersAgain:
         """What makes what a product reads, as often as one does; with what a normalisation finds of each channel, once

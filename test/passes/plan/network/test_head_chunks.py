@@ -165,6 +165,19 @@ def test_layers_element_by_element_are_made_again_for_each_chunk():
     assert str(network) == before
 
 
+def test_products_without_a_bias_go_beside_such_with_one():
+    net = Net()
+    x = net.input(1, ROWS, WIDTH)
+    made = [net.layer(g.MatmulOp(x, net.weight(WIDTH, WIDTH), bias)) for bias in (net.weight(WIDTH), None, None)]
+    numbers = {"heads": (HEADS, HEADS), "sizes": (SIZE, SIZE), "scale": SIZE**-0.5, "is_merged": True}
+    module, given = net.module(net.layer(g.AttentionOp(*made, **numbers)))
+    (wanted,) = run_module(module, given).values()
+    network, made = chunks(module, 48, False)
+    assert made and len(attentions(network)) > 1
+    (got,) = run_module(module, given).values()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
+
+
 def test_no_queries_apart_where_those_of_a_head_fit_too():
     module, _ = planes()
     _, plan = planned(module, 64)
