@@ -129,6 +129,10 @@ ATTRIBUTES = {
     "#funit.partition<tile [1, 1, 1], clusters 2, depth 1>": "expected 4 integers, found 3",
     "#ftile.map<extent [0, 1, 1, 1], cores 1, channels 1, outer space, weights unit>": "a piece has at least one",
     "#ftile.map<extent [1, 1, 1, 1], cores 5, channels 1, outer space, weights unit>": "cores names a dimension",
+    "#ftile.map<extent [1, 8, 1, 1], cores 1, channels 1, outer space, weights unit, on_vector, beside 8>":
+        "beside the vector unit some channels are made of 8, found 8",
+    "#ftile.map<extent [1, 8, 1, 1], cores 1, channels 1, outer space, weights unit, beside 3>":
+        "beside the vector unit some channels are made of 8, found 3",
     "#ftile.map<extent [1, 1, 1, 1], cores 1, channels 1, outer rows, weights unit>":
         "expected one of space, channels, found rows",
     "#ftile.map<extent [1, 1, 1, 1], cores 1, channels 1, outer space, weights gone>":
