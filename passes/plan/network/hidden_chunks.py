@@ -73,11 +73,13 @@ class InChunks:
             op.erase()
 
 
-def in_chunks(order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int) -> list[InChunks]:
-    """Make every hidden map that goes through DRAM in these units, or takes a good part of so many bytes of SRAM, in
-    chunks, where what its products read and their sum fit beside one; what was done."""
+def in_chunks(
+    order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int, *, or_large: bool = False
+) -> list[InChunks]:
+    """Make every hidden map that goes through DRAM in these units (`or_large`: or takes a good part of so many bytes of
+    SRAM) in chunks, where what its products read and their sum fit beside one; what was done."""
     found = []
-    for hidden in through_dram(order, units, model.HIDDEN_SHARE * sram_bytes):
+    for hidden in through_dram(order, units, model.HIDDEN_SHARE * sram_bytes if or_large else math.inf):
         channels = chunk_of(hidden, sram_bytes)
         if channels is not None:
             writer = PartWriter(hidden.sums, store_of(module))

@@ -196,6 +196,11 @@ def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return with_chunks(planner, plan, in_chunks)
 
 
+def with_large_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The same of hidden maps that stay, where others perhaps go through DRAM for them."""
+    return with_chunks(planner, plan, partial(in_chunks, or_large=True))
+
+
 def with_joint_maps(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or on one cluster a better one in which attention reads several parts of maps in SRAM."""
     return with_chunks(planner, plan, joint_maps)
@@ -283,7 +288,7 @@ def with_inputs_held(planner: Planner) -> NetworkPlan | None:
 
 TRIALS = (
     with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_heads_in_chunks, with_joint_maps,
-    with_hidden_in_chunks, with_norms_in_place, with_hidden_held,
+    with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held,
 )  # fmt: skip
 """Changes of the network that are planned in turn, each of what the ones before have left."""
 

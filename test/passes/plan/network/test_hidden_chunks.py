@@ -136,3 +136,6 @@ def test_a_hidden_map_is_made_in_chunks_wherever_something_of_it_goes_through_dr
         stays = [NOTHING if node.op is out else frozenset({KeptMap(k, WHOLE)}) for k, node in enumerate(order.nodes)]
         units = [UnitChoice(k, k + 1, 0, 0, 0, kept=kept) for k, kept in enumerate(stays)]
         assert [each.sums for each in through_dram(order, units)] == [hidden.sums] * (out in hidden.makers)
+        size = ROWS * HIDDEN * 4
+        assert [each.sums for each in through_dram(order, units, size)] == [hidden.sums]  # large enough in any case
+        assert len(through_dram(order, units, size + 1)) == (out in hidden.makers)
