@@ -176,7 +176,7 @@ def normalise(draw, net, x, maps):
     scale = per_axis(draw, net, shape) if draw(st.booleans()) else None
     shift = per_axis(draw, net, shape) if scale is not None and draw(st.booleans()) else None
     numbers = {"axes": draw(st.sampled_from(some)), "groups": groups, "rms": draw(st.booleans())}
-    numbers["act"] = graph.ActAttr.of("silu") if draw(st.booleans()) else None
+    numbers["act"] = graph.ActAttr.of("silu") if numbers["rms"] else None
     return net.layer(graph.NormaliseOp(x, scale, shift, epsilon=1e-2, **numbers))
 
 
