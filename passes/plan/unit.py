@@ -21,6 +21,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.tile import AttentionLayer, Residency, SubMap, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import ROWS, UnitLayers, Unprojectable, tile_counts
+from frustum.passes.plan.attention.streamed_attention import plan_streamed
 from frustum.passes.plan.core_weights import beside_kept, kept_in_cores, loops_of, work_in
 from frustum.passes.plan.cost import CutUnit, UnitCost, held_bytes, residency_of, stream_bytes
 from frustum.passes.plan.layer_work import LayerPlan
@@ -28,7 +29,6 @@ from frustum.passes.plan.model import LARGEST_HEIGHTS, LOOKED_AT, MOST_PLANS, OW
 from frustum.passes.plan.partitions import candidates, columns, partition_of
 from frustum.passes.plan.pieces import plan_layer
 from frustum.passes.plan.rounds import cost_of, cuts_in_rounds, kept_in_rounds, may_round, plan_rounds
-from frustum.passes.plan.streamed_attention import plan_streamed
 from frustum.passes.plan.tile_search import SEARCHES, Search, find_tile
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
 from frustum.dialects.tile import SubMap
-from frustum.passes.plan.attention_pieces import plan_attention
+from frustum.passes.plan.attention.attention_pieces import plan_attention
 from frustum.passes.plan.layer_work import LayerPlan, LayerWork, passes_of
 from frustum.passes.plan.model import MOST_PLANS
 from frustum.passes.plan.piece_cycles import (

@@ -21,7 +21,7 @@ from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.composites.expand_attention import without_pieces
 from frustum.passes.graph.composites.plain_layers import PlainLayers
-from frustum.passes.plan.network.parts.plane_norms import PlaneNorm, is_of_channels, is_of_planes
+from frustum.passes.plan.network.trials.plane_norms import PlaneNorm, is_of_channels, is_of_planes
 from frustum.passes.weights import store_of
 
 WORK_COPIES = 4

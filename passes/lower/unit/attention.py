@@ -53,7 +53,7 @@ from frustum.passes.lower.unit.memory_map import (
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage
 from frustum.passes.lower.unit.raster import parts_of
-from frustum.passes.plan.attention_pieces import SCORE_COPIES, WIDE_COPIES
+from frustum.passes.plan.attention.attention_pieces import SCORE_COPIES, WIDE_COPIES
 
 QUERIES, KEYS, VALUES, MASK = range(4)
 """The operands."""

@@ -34,9 +34,9 @@ from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter, goes_out, has_weights, sums_up
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.made_again import HeldInput, form_of, held, is_input
-from frustum.passes.plan.network.parts.input_chunks import source_of
-from frustum.passes.plan.network.parts.plane_norms import LayersAgain, PlaneNorm, is_of_planes
-from frustum.passes.plan.network.parts.result_parts import result_in_parts
+from frustum.passes.plan.network.trials.input_chunks import source_of
+from frustum.passes.plan.network.trials.plane_norms import LayersAgain, PlaneNorm, is_of_planes
+from frustum.passes.plan.network.trials.result_parts import result_in_parts
 from frustum.passes.weights import numpy_of, store_of
 
 Product = g.MatmulOp | g.ConvOp

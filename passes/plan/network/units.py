@@ -42,8 +42,8 @@ from frustum.passes.plan.network.optimal import (
     plan_network,
     values_of,
 )
-from frustum.passes.plan.network.parts.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.hidden_held import hold_hidden
+from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.joint_maps import joint_maps
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap

@@ -38,7 +38,7 @@ from frustum.passes.lower.unit.attention import (
 )
 from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, copies, filled
 from frustum.passes.lower.unit.layer_pieces import map_piece
-from frustum.passes.plan.attention_pieces import SUM_COPIES
+from frustum.passes.plan.attention.attention_pieces import SUM_COPIES
 
 
 class SeenBefore(Enum):

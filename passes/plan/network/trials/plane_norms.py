@@ -1,4 +1,3 @@
-# Tests: test/passes/plan/network/test_plane_norms.py
 """A normalisation of groups of channels as what is known of each channel, and what that makes of elements.
 
 The mean and the variance of each channel's plane are found by themselves; those of a group are the mean of its means,

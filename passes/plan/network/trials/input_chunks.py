@@ -1,4 +1,3 @@
-# Tests: test/passes/plan/network/test_input_chunks.py
 """Convolutions of a map that is made channel by channel of another, some input channels at a time.
 
 A group norm needs whole planes of a group, a convolution behind it all channels: where the norm's map and the

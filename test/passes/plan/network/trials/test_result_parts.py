@@ -8,7 +8,7 @@ from networks import Net
 from stops import run_module
 
 from frustum.dialects import graph as g
-from frustum.passes.plan.network.parts.result_parts import channels_beside, result_in_parts
+from frustum.passes.plan.network.trials.result_parts import channels_beside, result_in_parts
 from frustum.runtime.reference.graph import network_of
 
 CHANNELS, SIZE = 16, 8

@@ -18,7 +18,7 @@ from frustum.dialects.tile import AttentionLayer, SubMap, Whole
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import UnitLayers, tile_counts
-from frustum.passes.plan.attention_pieces import (
+from frustum.passes.plan.attention.attention_pieces import (
     CHANNELS,
     IMAGES,
     ROWS,

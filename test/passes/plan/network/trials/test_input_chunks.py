@@ -18,7 +18,7 @@ from frustum.dialects.target import to_attribute
 from frustum.dialects.unit import UnitOp
 from frustum.passes.graph.choose_forms import ChooseForms
 from frustum.passes.plan.network.optimal import plan_network
-from frustum.passes.plan.network.parts.input_chunks import chain_of, inputs_in_chunks
+from frustum.passes.plan.network.trials.input_chunks import chain_of, inputs_in_chunks
 from frustum.runtime.reference.graph import network_of
 
 CHANNELS, SIZE, GROUPS = 32, 32, 8

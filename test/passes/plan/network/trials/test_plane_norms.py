@@ -10,7 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.passes.analysis.module import element_of
-from frustum.passes.plan.network.parts.plane_norms import PlaneNorm, is_of_planes
+from frustum.passes.plan.network.trials.plane_norms import PlaneNorm, is_of_planes
 from frustum.passes.weights import store_of
 from frustum.runtime.reference.graph import network_of
 

@@ -1,11 +1,11 @@
-# Tests: test/passes/plan/network/test_result_parts.py
 """A convolution's result in two parts, of which one stays in SRAM beside what the convolution reads.
 
 Where what a convolution reads and what it makes do not fit SRAM beside each other, the result goes through DRAM.  But
 most of its channels may fit, and when the operand is gone there is room for all: the other channels alone are written,
 and read again when the parts are put together.  What the convolution adds is added then, row by row.
 
-Source: partial residency, as for keys and values in `passes/plan/streamed_attention.py`, of a map between two layers.
+Source: partial residency, as for keys and values in `passes/plan/attention/streamed_attention.py`, of a map between
+two layers.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Layers in parts, on trial: what the search then finds decides whether they stay so."""
