@@ -82,10 +82,11 @@ class Keeping:
     room: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.children = list(self.program.body.block.ops)
-        self.number = {op: k for k, child in enumerate(self.children) for op in child.walk()}
+        self.children: list[Operation] = list(self.program.body.block.ops)
+        self.number: dict[Operation, int] = {op: k for k, child in enumerate(self.children) for op in child.walk()}
         nram = self.target.memory("nram").capacity_bytes
-        self.staged = staged_bytes(self.children, nram) if self.closely else staged_beside(self.children, nram)
+        staged = staged_bytes if self.closely else staged_beside
+        self.staged: list[int] = staged(self.children, nram)
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
         in_use = most_in_use if self.closely else side_by_side
         self.room = [capacity - used for used in in_use(self.children, "sram")]

@@ -20,6 +20,7 @@ from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import Layer, MapOperand
 from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.analysis.project import UnitLayers, unit_layers
+from frustum.passes.analysis.unit_layers import Unprojectable
 from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.network.given_units import plan_given
 from frustum.passes.plan.partitions import alignment, splits_channels
@@ -117,11 +118,16 @@ def smallest_weights_bytes(layer: Layer) -> int:
 
 
 def smallest_tile_bytes(unit: UnitLayers, target: Target) -> int:
-    """SRAM bytes of the smallest tile of the unit's output with all maps behind it."""
+    """SRAM bytes of the smallest tile of the unit's output with all maps behind it; of all of it where no smaller tile
+    goes evenly with those of other outputs."""
     align, dims, whole = alignment(unit), unit.out.out_dims, unit.out.axes_all
     tile = tuple(dims[d] if d in whole else min(align[d], dims[d]) for d in range(4))
     partition = Partition(tile if splits_channels(unit) else replaced(tile, 1, dims[1]), 2, 2)
-    return CutUnit.of(unit, partition, target).footprint().map_bytes
+    try:
+        cut = CutUnit.of(unit, partition, target)
+    except Unprojectable:
+        cut = CutUnit.of(unit, Partition(dims, 2, 2), target)
+    return cut.footprint().map_bytes
 
 
 def does_not_fit(unit: UnitOp, target: Target, sram_bytes: int) -> DoesNotFit:

@@ -23,7 +23,8 @@ from frustum.passes.analysis.module import node_name
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.network import optimal
 from frustum.passes.plan.network.candidates import Setting
-from frustum.passes.plan.network.cuts import CutSearch, works_alike
+from frustum.passes.plan.network.cuts import CutSearch
+from frustum.passes.plan.network.kept import place_for
 from frustum.passes.plan.network.known_prices import KnownPrices
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of, orders
 from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
@@ -316,12 +317,13 @@ def test_cuts_that_no_plan_has_are_refused():
 
 
 def test_layers_that_may_lie_where_their_operand_did():
-    """Each piece of the result needs the same piece of one map: not so attention, and additions of two maps."""
+    """Each piece of the result needs the same piece of one map: not so attention, convolutions and pooling."""
     net = Net()
     x, numbers = net.input(1, 4, 8, 8), net.input(1, 4, 1, 1)
     norm = net.layer(graph.NormaliseOp(x, net.weight(4, 1, 1), axes=(1, 2, 3), epsilon=1e-5, groups=2))
     attention = graph.AttentionOp(x, x, x, heads=(2, 2), sizes=(2, 2), scale=1.0, is_channels_first=True)
-    works = [net.unary("relu", x), net.binary("add", x, numbers), norm, net.layer(graph.SoftmaxOp(x, 3))]
-    others = [net.binary("add", x, norm), net.layer(attention), net.conv(x, 4), net.pool("max", x)]
-    assert all(works_alike(layer_of(value.owner)) for value in works)
-    assert not any(works_alike(layer_of(value.owner)) for value in others)
+    added = [net.binary("add", x, numbers), net.binary("add", x, norm)]
+    works = [net.unary("relu", x), *added, norm, net.layer(graph.SoftmaxOp(x, 3))]
+    others = [net.layer(attention), net.conv(x, 4), net.pool("max", x)]
+    assert all(place_for(layer_of(value.owner)) is not None for value in works)
+    assert all(place_for(layer_of(value.owner)) is None for value in others)
