@@ -41,7 +41,7 @@ class FindNormalise(ModulePass):
         is_changed = False
         for each in [o for o in op.walk() if isinstance(o, g.BinaryOp)]:
             is_changed |= write_plain(each, store_of(op))
-        for found in [o for o in op.walk() if isinstance(o, g.NormaliseOp)]:
+        for found in [o for o in op.walk() if isinstance(o, g.NormaliseOp) and o.act is None]:
             grouped = by_groups(found, store_of(op)) or found
             scaled = with_affine(grouped, store_of(op))
             is_changed |= grouped is not found or scaled

@@ -87,13 +87,14 @@ def norms_in_place(
 
 def is_restorable(op: g.NormaliseOp) -> bool:
     """Whether a normalisation is of rows, which products alone read that can take its scale and shift, and other layers
-    read its operand."""
+    read its operand.  Not one with a function behind: what is made again of rows is linear."""
     shape = g.shape_of(op.x)
     of_channels = all(
         value is None or (isinstance(value.owner, g.WeightOp) and math.prod(g.shape_of(value)) == shape[-1])
         for value in (op.scale, op.shift)
     )
-    if not of_channels or op.groups > 1 or op.axes != (len(shape) - 1,) or g.shape_of(op.result) != shape:
+    is_of_rows = op.axes == (len(shape) - 1,) and op.groups == 1 and g.shape_of(op.result) == shape
+    if not of_channels or not is_of_rows or op.act is not None:
         return False
     others, products = ({use.operation for use in value.uses} - {op} for value in (op.x, op.result))
     is_read_again = bool(others) and others.isdisjoint(products) and all(map(is_layer, others))

@@ -108,3 +108,13 @@ def test_what_others_read_stays():
     result = plain(net, x, (2,))
     (op,) = found(net, net.binary("mul", result, net.weight(8)), result)
     assert op.scale is None
+
+
+def test_one_with_a_function_behind_stays():
+    """Neither groups of a map before it was reshaped nor a factor behind the function are its own."""
+    net = Net()
+    x = net.layer(g.ReshapeOp(net.input(1, 8, 3, 4), (1, 2, 48)))
+    made = net.layer(g.NormaliseOp(x, axes=(2,), epsilon=1e-2, act=g.ActAttr.of("silu")))
+    scaled = net.binary("mul", net.layer(g.ReshapeOp(made, (1, 8, 3, 4))), net.weight(8, 1, 1))
+    (op,) = [each for each in found(net, scaled) if isinstance(each, g.NormaliseOp)]
+    assert op.act is not None and op.scale is None and op.groups == 1

@@ -98,3 +98,12 @@ def other(reader):
 def test_no_normalisation_is_restored_whose_rows_others_read_or_whose_operand_nobody_does(reader):
     assert is_restorable(other("product"))
     assert not is_restorable(other(reader))
+
+
+def test_one_with_a_function_behind_stays():
+    """What its operand was made of cannot be made again of the function's results."""
+    module, _ = block()
+    (op,) = [each for each in module.walk() if isinstance(each, g.NormaliseOp)]
+    assert is_restorable(op)
+    op.act = g.ActAttr.of("silu")
+    assert not is_restorable(op)
