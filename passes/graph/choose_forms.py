@@ -174,6 +174,7 @@ def as_it_is(group: Sequence[Flexible]) -> Extents | None:
     sums = [op for op in group if isinstance(op, g.ReduceOp | g.NormaliseOp)]
     is_plain = all(len(g.shape_of(value)) == RANK for op in group for value in tensors_of(op))
     is_plain = is_plain and not any(isinstance(op, g.MatmulOp) for op in group)  # whose channels are the last axis
+    is_plain = is_plain and not any(isinstance(op, g.NormaliseOp) and 0 in op.axes for op in group)  # pieces are images
     return form if sums and is_plain and all(fits(op, form) for op in group) else None
 
 

@@ -172,3 +172,14 @@ def test_images_are_picked_in_the_form_of_their_readers():
     assert layer.out_dims == (1, 7, 2, 5)
     assert layer.maps[0].dims == (3, 7, 2, 5)
     assert layer.maps[0].access[0].low == 1
+
+
+@pytest.mark.parametrize("axes", [(0,), (0, 1), (0, 2, 3), (0, 1, 2, 3), (1, 2, 3), (2, 3)])
+def test_norms_along_any_axes_are_units(axes):
+    """Images are normalised over only where they are no loop of their own: pieces are of single images."""
+    net = Net()
+    rows = net.layer(g.NormaliseOp(net.input(2, 3, 4, 5), axes=axes, epsilon=1e-5))
+    module, inputs = net.module(net.unary("tanh", rows))
+    modules = modules_at_stops(module, "edge", Choices(dtype="f32", policy="optimal"))
+    found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(found, "f32")
