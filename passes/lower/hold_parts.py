@@ -77,13 +77,17 @@ class _Holding:
         tensors = [op for op in self.keeping.children if isinstance(op, ExternalOp)]
         flows = [flow for op in tensors if (flow := flow_of(op)) is not None]
         moved = sum(map(moved_bytes, tensors))
-        for flow in sorted(flows, key=self.times, reverse=True):
-            first, last = self.keeping.life(flow)
-            times, room = self.times(flow), min(self.keeping.room[first : last + 1])
-            least = HELD_PART_AT_LEAST * moved / times if times > 0 else room + 1
-            held = next((held for start in starts(flow, room, least) if (held := self.held(flow, start))), None)
+        worth = {k: self.times(flow) for k, flow in enumerate(flows) if self.room(flow) > 0}
+        for k in sorted((k for k in worth if worth[k] > 0), key=lambda k: -worth[k]):
+            ends = starts(flows[k], self.room(flows[k]), HELD_PART_AT_LEAST * moved / worth[k])
+            held = next((held for end in ends if (held := self.held(flows[k], *end)) is not None), None)
             if held is not None:
-                self.hold(held, first, last)
+                self.hold(held, *self.keeping.life(flows[k]))
+
+    def room(self, flow: Flow) -> int:
+        """Bytes of SRAM that are free from the first to the last copy of a tensor."""
+        first, last = self.keeping.life(flow)
+        return min(self.keeping.room[first : last + 1])
 
     def times(self, flow: Flow) -> float:
         """How many bytes of DRAM are saved for each that stays in SRAM."""
@@ -93,10 +97,9 @@ class _Holding:
             return loaded - 1 if loaded >= LEAST_READS else 0
         return loaded if kind == "output" else loaded + 1
 
-    def held(self, flow: Flow, start: int) -> HeldPart | None:
-        """The part of a tensor from a byte on; None where boxes cannot say the copies of it."""
+    def held(self, flow: Flow, start: int, step: int) -> HeldPart | None:
+        """The part of a tensor from a byte on, in steps of so many; None where boxes cannot say the copies of it."""
         size = flow.external.bytes.value.data
-        step = next(stride for stride in strides_of(flow) if start % stride == 0 and size % stride == 0)
         element = ELEMENT_BYTES[flow.copies[0].src_view.data.element]
         strides = 0, 0, step, element
         rest, part = (
@@ -178,11 +181,12 @@ def strides_of(flow: Flow) -> list[int]:
     return sorted({stride for side in sides for stride, extent in side if extent > 1 and stride}, reverse=True)
 
 
-def starts(flow: Flow, room: int, least: float) -> Iterator[int]:
-    """Where parts may begin that take at most `room` bytes, and `least` at least, the largest first."""
+def starts(flow: Flow, room: int, least: float) -> Iterator[tuple[int, int]]:
+    """Where parts may begin that take at most `room` bytes, and `least` at least, and the bytes of a step, the largest
+    first."""
     size = flow.external.bytes.value.data
     for stride in strides_of(flow):
         if size % stride == 0 and size > stride:
             count = min(room // stride, size // stride - 1)
             if count * stride >= max(1, least):
-                yield size - count * stride
+                yield size - count * stride, stride
