@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -183,9 +183,14 @@ class _NormExpansion(PlainLayers):
     def of_planes(self) -> SSAValue:
         """Images of channels, of which groups are normalised: the map is seen as those around it see it.  What is known
         of channels is there before the first element is changed: the map is read once more, no oftener."""
-        norm = PlaneNorm(self.op, self.add, self.constant)
+        norm = self.by_planes
         norm.find()
         return norm.normalised()
+
+    @property
+    def by_planes(self) -> PlaneNorm:
+        """The same by what is known of channels, its layers put among these."""
+        return PlaneNorm(self.op, self.add, self.constant)
 
     def of_axes(self) -> SSAValue:
         """Along any axes: x is read for the mean, for the variance, and for the result."""
@@ -196,13 +201,13 @@ class _NormExpansion(PlainLayers):
             axes = tuple(axis + 1 for axis in axes)
         if not self.op.rms:
             x = self.binary("sub", x, self.mean(x, *axes))
-        return self.binary("div", x, self.root(self.mean(self.square(x), *axes)))
+        return self.binary("div", x, self.by_planes.root(self.mean(self.square(x), *axes)))
 
     def split_of(self, operands: Sequence[SSAValue]) -> Extents:
         """What is normalised together follows each other: [rows or groups, channels of one, parts, elements]."""
         op, shape = self.op, g.shape_of(self.op.x)
         first = op.axes[0]
-        is_by_channels = op.groups > 1 or (first == 1 and any(is_of_channels(self.op, value) for value in operands))
+        is_by_channels = op.groups > 1 or (first == 1 and any(is_of_channels(value, self.op.x) for value in operands))
         channels = shape[1] // op.groups if is_by_channels else 1
         rows = shape[0] * op.groups if op.groups > 1 else math.prod(shape[:first])
         clusters, total = self.target.chip.clusters, math.prod(shape) // (rows * channels)
@@ -220,16 +225,16 @@ class _NormExpansion(PlainLayers):
     def of_parts(self, x: SSAValue) -> SSAValue:
         """Rows or groups [B, channels, parts, elements], without scale and shift."""
         if self.op.rms:
-            return self.binary("mul", x, self.inverse(self.mean(self.mean(self.square(x), 3), 1, 2)))
+            return self.binary("mul", x, self.by_planes.inverse(self.mean(self.mean(self.square(x), 3), 1, 2)))
         means = self.mean(x, 3)
         mean, inside = self.mean(means, 1, 2), self.mean(self.variance(x, 3), 1, 2)
         between = self.mean(self.square(self.binary("sub", means, mean)), 1, 2)
-        factor = self.inverse(self.binary("add", inside, between))
+        factor = self.by_planes.inverse(self.binary("add", inside, between))
         return self.binary("mul", self.binary("sub", x, mean), factor)
 
     def is_seen(self, value: SSAValue, split: Extents) -> bool:
         """A scale or shift in the shape of the parts: constants of channels, or one for each element of a row."""
-        is_constant = is_of_channels(self.op, value) and isinstance(value.owner, g.WeightOp)
+        is_constant = is_of_channels(value, self.op.x) and isinstance(value.owner, g.WeightOp)
         return self.is_of_rows(value) or (is_constant and self.channels_in(split) is not None)
 
     def channels_in(self, split: Extents) -> Extents | None:
@@ -250,15 +255,6 @@ class _NormExpansion(PlainLayers):
     def is_of_rows(self, value: SSAValue) -> bool:
         """One element for each of a row."""
         return self.op.groups == 1 and g.shape_of(value) == g.shape_of(self.op.x)[self.op.axes[0] :]
-
-    def root(self, variance: SSAValue) -> SSAValue:
-        total = self.binary("add", variance, self.constant("epsilon", np.array(self.op.epsilon), f32))
-        return self.add(g.UnaryOp(g.ActAttr.of("sqrt"), total))
-
-    def inverse(self, variance: SSAValue) -> SSAValue:
-        """What elements less their mean are multiplied by."""
-        one = self.constant("one", np.array(1.0), f32)
-        return self.binary("div", one, self.root(variance))
 
     def mean(self, x: SSAValue, *axes: int) -> SSAValue:
         return self.reduced("mean", x, *axes)

@@ -31,7 +31,14 @@ from frustum.passes.analysis.layer import is_layer
 from frustum.passes.analysis.module import element_bytes, node_name, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
-from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter, goes_out, has_weights, sums_up
+from frustum.passes.plan.network.hidden_chunks import (
+    InChunks,
+    PartWriter,
+    has_constants,
+    has_weights,
+    made_in_dram,
+    sums_up,
+)
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.made_again import HeldInput, form_of, held, is_input
 from frustum.passes.plan.network.trials.input_chunks import source_of
@@ -104,7 +111,7 @@ def heads_in_chunks(
     and is summed up, where the sums stay; what of its products reads an input of the network then reads a copy.
     `is_apart`: with queries that are made as they are read, where there is no room for those of a head too;
     `is_normed`: so, with normalisations that each product does by itself, where what is normalised goes there too."""
-    through = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
+    through = made_in_dram(order, units)
     found: list[InChunks | HeldInput] = []
     for node in order.nodes:
         heads = heads_of(node.op)
@@ -193,9 +200,7 @@ def is_of_positions(product: Product) -> bool:
     if isinstance(product, g.MatmulOp):
         return has_weights(product) and not product.trans_a and len(g.shape_of(product.result)) == len("brc")
     windows = product.kernel, product.strides, product.pads, (product.groups,)
-    constants = [value for value in (product.w, product.bias) if value is not None]
-    is_constant = all(isinstance(value.owner, g.WeightOp) for value in constants)
-    return is_constant and windows == ((1, 1), (1, 1), (0, 0, 0, 0), (1,)) and not g.is_integer(product.x)
+    return has_constants(product) and windows == ((1, 1), (1, 1), (0, 0, 0, 0), (1,)) and not g.is_integer(product.x)
 
 
 def channels_of(made: SSAValue) -> int:

@@ -24,7 +24,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div, replaced
-from frustum.dialects.module import HELD_BYTES, PART_OF_SUM
+from frustum.dialects.module import HELD_BYTES, JOINT, PART_OF_SUM
 from frustum.passes.analysis.layer import layer_of
 from frustum.passes.analysis.module import element_bytes, node_name, value_bytes
 from frustum.passes.plan import model
@@ -90,9 +90,14 @@ def in_chunks(
 def through_dram(order: LayerOrder, units: Sequence[UnitChoice], large_bytes: float = math.inf) -> list[Hidden]:
     """The hidden maps of an order that can be made in chunks, and of which something goes through DRAM in these units,
     or that are so large that others perhaps do for them."""
-    out = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
+    out = made_in_dram(order, units)
     hidden = [found for node in order.nodes if (found := hidden_of(order, node.op)) is not None]
     return [each for each in hidden if out & set(each.makers) or value_bytes(each.sums.a) >= large_bytes]
+
+
+def made_in_dram(order: LayerOrder, units: Sequence[UnitChoice]) -> set[Operation]:
+    """The layers of these units whose maps other units read from DRAM."""
+    return {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
 
 
 def goes_out(order: LayerOrder, unit: UnitChoice, k: int) -> bool:
@@ -148,9 +153,19 @@ def sole_reader(op: Operation) -> Operation | None:
 
 def has_weights(product: g.MatmulOp) -> bool:
     """Whether a product is of floats, with a constant matrix and perhaps a constant bias."""
-    constants = [value for value in (product.b, product.bias) if value is not None]
+    return has_constants(product) and len(g.shape_of(product.b)) == 2
+
+
+def has_constants(product: g.MatmulOp | g.ConvOp) -> bool:
+    """Whether a product makes floats with constant weights, and perhaps a constant bias."""
+    constants = [value for value in (product.operands[1], product.bias) if value is not None]
     is_constant = all(isinstance(value.owner, g.WeightOp) for value in constants)
-    return is_constant and len(g.shape_of(product.b)) == 2 and is_float(g.tensor_of(product.result).element_type)
+    return is_constant and is_float(g.tensor_of(product.result).element_type)
+
+
+def may_go_in_parts(op: g.ConvOp) -> bool:
+    """Whether a convolution is one of all channels with constants, and not a part of another one already."""
+    return op.groups == 1 and has_constants(op) and not {PART_OF_SUM, JOINT} & op.attributes.keys()
 
 
 def chunk_of(hidden: Hidden, sram_bytes: int) -> int | None:

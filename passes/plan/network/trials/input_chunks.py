@@ -26,9 +26,18 @@ from frustum.passes.analysis.layer import layer_of
 from frustum.passes.analysis.module import element_bytes, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
-from frustum.passes.plan.network.hidden_chunks import WIDE, InChunks, PartWriter, Range, goes_out, sole_reader
+from frustum.passes.plan.network.hidden_chunks import (
+    WIDE,
+    InChunks,
+    PartWriter,
+    Range,
+    made_in_dram,
+    may_go_in_parts,
+    sole_reader,
+)
 from frustum.passes.plan.network.layer_order import LayerOrder
-from frustum.passes.weights import is_float, store_of
+from frustum.passes.plan.network.trials.plane_norms import is_of_channels
+from frustum.passes.weights import store_of
 
 CHANNELS = 1
 """The axis of channels of a map [N, C, H, W]."""
@@ -60,7 +69,7 @@ def inputs_in_chunks(
     """Let the convolution of this number, of those of which in these units the map or what is made before it goes
     through DRAM and whose sums leave room in so many bytes of SRAM, be made in chunks of input channels; what was
     done."""
-    through = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
+    through = made_in_dram(order, units)
     for node in order.nodes:
         chain = chain_of(node.op)
         width = None if chain is None or not through & {chain.sums, *chain.makers} else chunk_of(chain, sram_bytes)
@@ -75,11 +84,7 @@ def inputs_in_chunks(
 def chain_of(op: Operation) -> InputChain | None:
     """A convolution of floats with constant weights, and what makes its map channel by channel, if a normalisation is
     among that: all else goes row by row."""
-    if not isinstance(op, g.ConvOp) or op.groups > 1 or not is_float(g.tensor_of(op.result).element_type):
-        return None
-    if any(not isinstance(x.owner, g.WeightOp) for x in (op.w, op.bias) if x is not None):
-        return None
-    if {PART_OF_SUM, JOINT} & op.attributes.keys():
+    if not isinstance(op, g.ConvOp) or not may_go_in_parts(op):
         return None
     if layer_of(op).keeps_sums_wide and element_bytes(op.result) < WIDE:
         return None
@@ -104,20 +109,20 @@ def source_of(op: Operation) -> SSAValue | None:
             return op.x
         case g.NormaliseOp() if op.axes[0] > CHANNELS or op.groups > 1:
             others = [value for value in (op.scale, op.shift) if value is not None]
-            return op.x if all(is_of_channels(value, op) for value in others) else None
+            return op.x if all(is_by_channels(value, op) for value in others) else None
         case g.BinaryOp() if op.scales is None:
             maps = [value for value in (op.a, op.b) if g.shape_of(value) == g.shape_of(op.result)]
             others = [value for value in (op.a, op.b) if value not in maps]
-            return maps[0] if len(maps) == 1 and all(is_of_channels(value, op) for value in others) else None
+            return maps[0] if len(maps) == 1 and all(is_by_channels(value, op) for value in others) else None
     return None
 
 
-def is_of_channels(value: SSAValue, op: Operation) -> bool:
+def is_by_channels(value: SSAValue, op: Operation) -> bool:
     """Whether a tensor has one number for each channel of what a layer makes, or one for all: a constant, or a map."""
-    shape, own = g.shape_of(op.results[0]), g.shape_of(value)
-    padded = (1,) * (len(shape) - len(own)) + own
-    is_alike = len(shape) == g.RANK_OF_PLANES and padded in ((1,) * len(shape), (1, shape[CHANNELS], 1, 1))
-    return is_alike and (isinstance(value.owner, g.WeightOp) or len(own) == len(shape))
+    made, own = op.results[0], g.shape_of(value)
+    rank = len(g.shape_of(made))
+    is_alike = is_of_channels(value, made) or (len(own) <= rank and math.prod(own) == 1)
+    return rank == g.RANK_OF_PLANES and is_alike and (isinstance(value.owner, g.WeightOp) or len(own) == rank)
 
 
 def chunk_of(chain: InputChain, sram_bytes: int) -> int | None:

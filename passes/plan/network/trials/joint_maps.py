@@ -17,7 +17,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.module import JOINT, STREAMED, VALUE_PARTS
 from frustum.passes.analysis.module import value_bytes
 from frustum.passes.plan.network.candidates import UnitChoice
-from frustum.passes.plan.network.hidden_chunks import goes_out
+from frustum.passes.plan.network.hidden_chunks import made_in_dram
 from frustum.passes.plan.network.layer_order import LayerOrder
 
 
@@ -37,7 +37,7 @@ def joint_maps(
 ) -> list[JointMaps]:
     """Let attention see the maps as they were made of which it reads several parts, and which go through DRAM in these
     units though so many bytes of SRAM could hold them; what was done."""
-    through = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
+    through = made_in_dram(order, units)
     found = []
     for op in [node.op for node in order.nodes]:
         if not isinstance(op, g.AttentionOp) or not op.is_merged or {STREAMED, VALUE_PARTS, JOINT} & set(op.attributes):

@@ -33,7 +33,7 @@ from frustum.dialects.module import FORM
 from frustum.passes.analysis.layer import is_layer
 from frustum.passes.analysis.module import node_name, value_bytes
 from frustum.passes.plan.network.candidates import UnitChoice
-from frustum.passes.plan.network.hidden_chunks import goes_out, has_weights
+from frustum.passes.plan.network.hidden_chunks import has_weights, made_in_dram
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
 
@@ -75,7 +75,7 @@ def norms_in_place(
 ) -> list[RestoredNorm]:
     """Let every normalisation that goes through DRAM in these units, or of which the operand does or is an input of the
     network, take the place of its operand in so many bytes of SRAM, where others read that too; what was done."""
-    through = {order.nodes[k].op for unit in units for k in range(unit.first, unit.stop) if goes_out(order, unit, k)}
+    through = made_in_dram(order, units)
     found = []
     for op in [node.op for node in order.nodes]:
         if not isinstance(op, g.NormaliseOp) or value_bytes(op.x) >= sram_bytes or not is_restorable(op):

@@ -33,12 +33,12 @@ def is_of_planes(op: g.NormaliseOp) -> bool:
     shape = g.shape_of(op.x)
     operands = [value for value in (op.scale, op.shift) if value is not None]
     is_whole = op.axes == tuple(range(1, len(shape))) and len(shape) > 2
-    return is_whole and all(is_of_channels(op, value) and isinstance(value.owner, g.WeightOp) for value in operands)
+    return is_whole and all(is_of_channels(value, op.x) and isinstance(value.owner, g.WeightOp) for value in operands)
 
 
-def is_of_channels(op: g.NormaliseOp, value: SSAValue) -> bool:
-    """One element for each position of axis 1."""
-    shape, own = g.shape_of(op.x), g.shape_of(value)
+def is_of_channels(value: SSAValue, x: SSAValue) -> bool:
+    """One element for each position of axis 1 of x."""
+    shape, own = g.shape_of(x), g.shape_of(value)
     return (1,) * (len(shape) - len(own)) + own == (1, shape[1], *(1,) * (len(shape) - 2))
 
 
@@ -98,11 +98,15 @@ class PlaneNorm:
         Rewriter.replace_value_with_new_type(last.result, g.tensor_type(element, g.shape_of(last.result)))
         return last.result
 
+    def root(self, variance: SSAValue) -> SSAValue:
+        """What elements less their mean are divided by."""
+        total = self.binary("add", variance, self.constant("epsilon", np.array(self.op.epsilon), f32))
+        return self.add(g.UnaryOp(g.ActAttr.of("sqrt"), total))
+
     def inverse(self, variance: SSAValue) -> SSAValue:
         """What elements less their mean are multiplied by."""
         one = self.constant("one", np.array(1.0), f32)
-        total = self.binary("add", variance, self.constant("epsilon", np.array(self.op.epsilon), f32))
-        return self.binary("div", one, self.add(g.UnaryOp(g.ActAttr.of("sqrt"), total)))
+        return self.binary("div", one, self.root(variance))
 
     def binary(self, kind: str, a: SSAValue, b: SSAValue) -> SSAValue:
         return self.add(g.BinaryOp(kind, a, b, element=f32))

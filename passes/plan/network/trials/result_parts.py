@@ -14,11 +14,11 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.module import JOINT, PART_OF_SUM
+from frustum.dialects.module import JOINT
 from frustum.passes.analysis.module import value_bytes
 from frustum.passes.plan import model
-from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter
-from frustum.passes.weights import is_float, store_of
+from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter, may_go_in_parts
+from frustum.passes.weights import store_of
 
 CHANNELS = 1
 """The axis of channels of a map [N, C, H, W]."""
@@ -27,12 +27,8 @@ CHANNELS = 1
 def result_in_parts(op: g.ConvOp, module: ModuleOp, sram_bytes: int) -> InChunks | None:
     """Let the result of a convolution of floats be made in two parts where in so many bytes of SRAM most of it fits
     beside what it reads; what was done, None where nothing was."""
-    if op.groups > 1 or not is_float(g.tensor_of(op.result).element_type):
-        return None
-    if any(not isinstance(x.owner, g.WeightOp) for x in (op.w, op.bias) if x is not None):
-        return None
-    first = channels_beside(op, sram_bytes)
-    if first is None or {PART_OF_SUM, JOINT} & op.attributes.keys():
+    first = channels_beside(op, sram_bytes) if may_go_in_parts(op) else None
+    if first is None:
         return None
     writer = PartWriter(op, store_of(module))
     channels = g.shape_of(op.result)[CHANNELS]
