@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from after_pass import after_pass
 from networks import Net
 from plan_cases import placed_bytes
 from searches import with_sram
@@ -17,13 +18,7 @@ from frustum.passes.graph.layer_moves import LayerMoves
 
 def checked(net, *results):
     """The kinds of moves, in order, after the pass, which changes no element."""
-    module, inputs = net.module(*results)
-    found = module.clone()
-    LayerMoves().apply(Context(), found)
-    found.verify()
-    wanted, got = run_module(module, inputs), run_module(found, inputs)
-    for name, value in wanted.items():
-        np.testing.assert_array_equal(got[name], value)
+    found = after_pass(LayerMoves(), net, *results)
     kinds = (graph.SliceOp, graph.PickOp, graph.TransposeOp, graph.TurnOp, graph.ConcatOp, graph.ReshapeOp)
     return [op for op in found.walk() if isinstance(op, kinds)]
 

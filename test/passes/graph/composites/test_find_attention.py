@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from after_pass import after_pass
 from networks import Net
-from stops import run_module
 from xdsl.context import Context
 
 from frustum.dialects import graph as g
@@ -58,13 +58,7 @@ class Layers(Net):
 
 def found(net, *outputs):
     """The attentions that are found; what they compute is what the layers did."""
-    module, inputs = net.module(*outputs)
-    changed = module.clone()
-    FindAttention().apply(Context(), changed)
-    changed.verify()
-    wanted, got = run_module(module, inputs), run_module(changed, inputs)
-    for name, array in wanted.items():
-        np.testing.assert_allclose(got[name], array, rtol=2e-5, atol=2e-6)
+    changed = after_pass(FindAttention(), net, *outputs, rtol=2e-5, atol=2e-6)
     return [op for op in changed.walk() if isinstance(op, g.AttentionOp)]
 
 

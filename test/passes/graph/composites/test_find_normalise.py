@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from after_pass import after_pass
 from networks import Net
-from stops import run_module
 from xdsl.context import Context
 from xdsl.dialects.builtin import f32
 
@@ -22,12 +22,7 @@ def constant(net, values):
 
 def found(net, *results):
     """The normalisations that are found; the network computes the same with them."""
-    module, inputs = net.module(*results)
-    better = module.clone()
-    FindNormalise().apply(Context(), better)
-    better.verify()
-    for wanted, got in zip(run_module(module, inputs).values(), run_module(better, inputs).values(), strict=True):
-        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+    better = after_pass(FindNormalise(), net, *results, rtol=1e-4, atol=1e-5)
     return [each for each in better.walk() if isinstance(each, g.NormaliseOp)]
 
 

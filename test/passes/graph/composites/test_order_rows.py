@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from after_pass import after_pass
 from agreement import check_agreement
 from networks import Net
 from stops import modules_at_stops, run_module
-from xdsl.context import Context
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.pipeline import Choices
@@ -72,13 +72,7 @@ def block(net, x, shift, also=None):
 
 def ordered(net, *outputs):
     """The module in windows' order, checked against what it was."""
-    module, inputs = net.module(*outputs)
-    found = module.clone()
-    OrderRows().apply(Context(), found)
-    found.verify()
-    wanted, got = run_module(module, inputs), run_module(found, inputs)
-    for name, value in wanted.items():
-        np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
+    found = after_pass(OrderRows(), net, *outputs, rtol=1e-5, atol=1e-6)
     return [op for op in found.walk() if op.name.startswith("fgraph.") and op.results]
 
 
