@@ -5,7 +5,7 @@ steps that are over say how much slower or faster this one is."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, get_args
 
 from frustum.dialects.choices import Mode
@@ -21,22 +21,30 @@ class StepCost(NamedTuple):
     megabyte: float = 0.0
     gigamac: float = 0.0
 
+    def seconds(self, sizes: Mapping[str, float]) -> float:
+        """Of the step for a model with these `layers`, `megabytes` of weights and `gigamacs`."""
+        more = self.layer * sizes["layers"] + self.megabyte * sizes["megabytes"] + self.gigamac * sizes["gigamacs"]
+        return self.constant + more
+
 
 # Seconds of CPU of squeezenet, inception_v1 and resnet50 of the zoo, f32 on `default`, which
-# `benchmarks/progress.py --one` writes of each step: start 0.38, import 0.8, 1.0, 1.05; fuse 1.5, 3.9, 2.6;
-# lower 0.65, 1.9, 1.35; weights 0.65, 1.3, 2.1; count 0.4, 1.1, 1.35; emulate 0.2, 0.75, 1.8; decode 0.08, 0.25, 0.12.
+# `benchmarks/progress.py --one` writes of each step: start 0.32, import 0.8, 0.8, 0.9; fuse 0.7, 1.8, 1.3;
+# lower 0.33, 0.95, 0.8; weights 0.35, 0.7, 1.1; count 0.23, 0.63, 0.9; emulate 0.12, 0.4, 1.0; simulate 0.05, 0.25,
+# 0.3; decode 0.08, 0.21, 0.22, in timing alone 0.04, 0.12, 0.1; with a warm cache open 0.11, 0.16, 0.17, load 0.1.
 COSTS = {
-    "start": StepCost(0.38), "open": StepCost(0.03, layer=0.0022), "import": StepCost(0.72, megabyte=0.0035),
-    "simplify": StepCost(layer=0.0003, megabyte=0.002), "fuse": StepCost(layer=0.042),
-    "tile": StepCost(0.15, layer=0.008), "lower": StepCost(layer=0.0175, gigamac=0.07),
-    "weights": StepCost(0.2, layer=0.009, megabyte=0.007, gigamac=0.1),
-    "lower again": StepCost(layer=0.0055, gigamac=0.06), "count": StepCost(layer=0.0085, gigamac=0.17),
-    "load": StepCost(0.01), "decode": StepCost(layer=0.0018, gigamac=0.02),
-    "emulate": StepCost(0.01, layer=0.001, megabyte=0.006, gigamac=0.22),
-    "simulate": StepCost(layer=0.003, gigamac=0.05), "report": StepCost(layer=0.0006, gigamac=0.004),
+    "start": StepCost(0.32), "open": StepCost(0.07, layer=0.0013), "import": StepCost(0.8, megabyte=0.001),
+    "simplify": StepCost(layer=0.0003, megabyte=0.0005), "fuse": StepCost(layer=0.02),
+    "tile": StepCost(0.1, layer=0.004), "lower": StepCost(layer=0.009, gigamac=0.07),
+    "weights": StepCost(0.12, layer=0.004, megabyte=0.006, gigamac=0.02),
+    "lower again": StepCost(layer=0.0027, gigamac=0.04), "count": StepCost(layer=0.005, gigamac=0.15),
+    "load": StepCost(0.01), "decode": StepCost(layer=0.001),
+    "emulate": StepCost(0.01, layer=0.001, megabyte=0.003, gigamac=0.15),
+    "simulate": StepCost(layer=0.0022, gigamac=0.03), "report": StepCost(layer=0.0006, gigamac=0.004),
 }  # fmt: skip
-LOADED = {"load": 0.15, "decode": 0.1, "simulate": 0.02}
+LOADED = {"load": 0.09}
 """More seconds of steps that load what compiling loads already, where nothing is compiled."""
+WITH_NUMBERS = {"decode": StepCost(0.01, layer=0.0009, gigamac=0.02)}
+"""What steps take besides where numbers are computed."""
 AGAIN = 0.37
 """Of the time of `lower` what `lower again` takes, which begins later (the same table)."""
 COMPILE = ("import", "simplify", "fuse", "tile", "lower", "weights", "lower again", "count")
@@ -153,9 +161,10 @@ class Course(WorkListener):
         if step == "lower again" and self._lowered:
             return AGAIN * self._lowered / self._speed
         cost, sizes = COSTS[step], self._sizes
-        more = 0.0 if "fuse" in self._ahead or (step, self._mode) == ("decode", "timing") else LOADED.get(step, 0.0)
-        more += cost.layer * sizes["layers"] + cost.megabyte * sizes["megabytes"] + cost.gigamac * sizes["gigamacs"]
-        return cost.constant + more
+        more = 0.0 if "fuse" in self._ahead else LOADED.get(step, 0.0)
+        if self._mode != "timing" and step in WITH_NUMBERS:
+            more += WITH_NUMBERS[step].seconds(sizes)
+        return cost.seconds(sizes) + more
 
     def _now(self) -> float:
         return self._clock() - (TIMES.compiling_seconds - self._loops_before)

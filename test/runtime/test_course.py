@@ -4,7 +4,17 @@ import pytest
 
 from frustum.dialects.loops import TIMES
 from frustum.dialects.share_done import know, listening, reach, tell
-from frustum.runtime.course import AGAIN, COSTS, LOADED, RUN, SIZES, Course, compile_course
+from frustum.runtime.course import (
+    AGAIN,
+    COSTS,
+    LOADED,
+    RUN,
+    SIZES,
+    WITH_NUMBERS,
+    Course,
+    StepCost,
+    compile_course,
+)
 
 COMPILE = [step for step in COSTS if step not in ("start", "open", "emulate", "simulate", "load", "decode", "report")]
 
@@ -20,16 +30,22 @@ class Hand:
 
 
 def cost(step: str, **sizes: float) -> float:
-    of = SIZES | sizes
-    each = COSTS[step]
-    return (
-        each.constant + each.layer * of["layers"] + each.megabyte * of["megabytes"] + each.gigamac * of["gigamacs"]
-    )
+    return COSTS[step].seconds(SIZES | sizes)
+
+
+def with_numbers(step: str, **sizes: float) -> float:
+    more = WITH_NUMBERS.get(step)
+    return cost(step, **sizes) + (more.seconds(SIZES | sizes) if more else 0.0)
+
+
+def test_a_step_costs_more_for_more_layers_weights_and_products():
+    sizes = {"layers": 3.0, "megabytes": 5.0, "gigamacs": 7.0}
+    assert StepCost(1.0, layer=10.0, megabyte=100.0, gigamac=1000.0).seconds(sizes) == 1 + 30 + 500 + 7000
 
 
 def test_at_first_all_steps_are_ahead():
     assert Course(None, Hand()).left() == pytest.approx(cost("start") + sum(map(cost, COMPILE)))
-    run = cost("start") + sum(map(cost, COMPILE)) + sum(cost(step) for step in RUN["full"])
+    run = cost("start") + sum(map(cost, COMPILE)) + sum(map(with_numbers, RUN["full"]))
     assert Course("full", Hand()).left() == pytest.approx(run)
 
 
@@ -54,9 +70,16 @@ def test_what_was_compiled_before_only_loads_and_runs():
     course.know(layers=10, megabytes=1, gigamacs=2)
     course.enter("open", 0.0)
     sizes = {"layers": 10, "megabytes": 1, "gigamacs": 2}
-    left = sum(cost(step, **sizes) + LOADED.get(step, 0.0) for step in ("open", *RUN["full"]))
+    left = sum(with_numbers(step, **sizes) + LOADED.get(step, 0.0) for step in ("open", *RUN["full"]))
     course._taken = course._expected  # the clock stood still
     assert course.left() == pytest.approx(left)
+
+
+def test_without_numbers_the_program_is_decoded_faster():
+    timing = Course("timing", Hand())
+    timing.enter("decode", 0.0)
+    timing._taken = timing._expected  # the clock stood still
+    assert timing.left() == pytest.approx(sum(map(cost, RUN["timing"][1:])))
 
 
 def test_steps_follow_the_stops_of_a_module():
