@@ -80,7 +80,7 @@ function bytes() {
   for (const [name, key, h] of CLASSES) if (dram[key]) {
     if (x > width - 70) { x = left; y += 14; }
     shape(s, 'rect', { x, y, width: 10, height: 10, style: `fill:hsl(${h} 45% 52%)` });
-    x += 20 + text(s, x + 14, y + 9, name, { class: 'soft' }).textContent.length * 6.6;
+    x += 20 + text(s, x + 14, y + 9, name, { class: 'soft' }).textContent.length * 7.4;
   }
   y += 40;
   text(s, 0, y - 8, 'Units that move most', { class: 'soft' });

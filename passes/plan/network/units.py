@@ -46,6 +46,7 @@ from frustum.passes.plan.network.trials.hidden_held import hold_hidden
 from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.joint_maps import joint_maps
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
+from frustum.passes.plan.network.trials.planes_by_rows import planes_by_rows
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -129,6 +130,12 @@ class Planner:
     options: OptimalOptions
     section: Operation | None
 
+    @property
+    def module(self) -> ModuleOp:
+        module = self.network.get_toplevel_object()
+        assert isinstance(module, ModuleOp)
+        return module
+
     def plan(self) -> NetworkPlan | None:
         return plan_network(self.network, self.target, self.options, self.section)
 
@@ -175,11 +182,15 @@ def with_maps_again(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 
 def with_copied_inputs(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or a better one in which inputs of the network that several units load stay in SRAM from the first."""
+    return planner.kept_if(copied_inputs(planner, plan), planner.is_better(plan)) or plan
+
+
+def copied_inputs(planner: Planner, plan: NetworkPlan) -> Sequence[Undoable]:
+    """Copies of inputs of the network that several units of a plan load, where it moves more than it must."""
     if is_near(plan):
-        return plan
+        return []
     sram_bytes = planner.target.chip.clusters * planner.target.cluster.sram.capacity_bytes
-    held = hold_inputs(plan.order, plan.units, sram_bytes, model.HELD_AT_LEAST * plan.dram_bytes)
-    return planner.kept_if(held, planner.is_better(plan)) or plan
+    return hold_inputs(plan.order, plan.units, sram_bytes, model.HELD_AT_LEAST * plan.dram_bytes)
 
 
 def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
@@ -229,6 +240,23 @@ def with_inputs_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     return plan
 
 
+def with_planes_by_rows(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on several clusters a better one in which planes are reduced where their rows are; perhaps with
+    inputs of the network that several units load then."""
+    if planner.target.chip.clusters == 1 or planner.options.ends is not None:
+        return plan
+    changes: list[Undoable] = [*planes_by_rows(plan.order, planner.module, planner.target, plan.cycles)]
+    other = planner.plan() if changes else None
+    if other is not None:
+        held = copied_inputs(planner, other)
+        with_held = planner.kept_if(held, planner.is_better(other))
+        changes += held if with_held is not None else []
+        if planner.is_better(plan)(other := with_held or other):
+            return other
+    undo(changes)
+    return plan
+
+
 Put: TypeAlias = Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]]
 """Changes a network where its units leave room for that in so many bytes of SRAM; what was done."""
 
@@ -271,9 +299,7 @@ def put_for(planner: Planner, plan: NetworkPlan, put: Put) -> Sequence[Undoable]
     target, options = planner.target, planner.options
     if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
         return []
-    module = planner.network.get_toplevel_object()
-    assert isinstance(module, ModuleOp)
-    return put(plan.order, plan.units, module, int(target.cluster.sram.capacity_bytes * options.sram))
+    return put(plan.order, plan.units, planner.module, int(target.cluster.sram.capacity_bytes * options.sram))
 
 
 def with_inputs_held(planner: Planner) -> NetworkPlan | None:
@@ -282,13 +308,13 @@ def with_inputs_held(planner: Planner) -> NetworkPlan | None:
     network, section = planner.network, planner.section
     order = order_of(ops_of_section(network, section), outputs_of_section(network, section))
     capacity = planner.target.cluster.sram.capacity_bytes
-    held = hold_far_inputs(order, model.HELD_SHARE * capacity, capacity)
-    return planner.kept_if(held, is_near)
+    return planner.kept_if(hold_far_inputs(order, model.HELD_SHARE * capacity, capacity), is_near)
 
 
 TRIALS = (
     with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_heads_in_chunks, with_joint_maps,
     with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held,
+    with_planes_by_rows,
 )  # fmt: skip
 """Changes of the network that are planned in turn, each of what the ones before have left."""
 
