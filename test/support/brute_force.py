@@ -235,7 +235,8 @@ class Brute:
         """A move; a concatenation that is only a name; a layer as `plan_unit` cuts it when SRAM is empty."""
         node, maps = self.order.nodes[first], self.order.maps
         if node.layer is None:
-            yield first + 1, sum(r.bytes for r in node.reads) + maps[first].bytes, frozenset()
+            moved = 0 if self.is_row(first) else sum(r.bytes for r in node.reads) + maps[first].bytes
+            yield first + 1, moved, frozenset()
         elif node.is_concat:
             here = {r.map for r in node.reads} & {m for m, _ in kept}
             if all(maps[m].needs_dram for m in here):
@@ -316,13 +317,24 @@ class Brute:
         is_whole = any(not isinstance(axis, Axis) and size > 1 for axis, size in axes)
         return isinstance(op, g.UnaryOp | g.BinaryOp) and is_whole and self.worked_on(op) is not None
 
+    def is_row(self, number):
+        """Layers make parts that lie one behind the other in memory."""
+        op = self.order.nodes[number].op
+        if not isinstance(op, g.ConcatOp) or math.prod(g.shape_of(op.result)[: op.axis]) > 1:
+            return False
+        makers = [self.order.maps[r.map].producer for r in self.order.nodes[number].reads]
+        return self.is_place(number) and all(self.order.nodes[maker].layer is not None for maker in makers)
+
     def is_place(self, concat):
         """Layers make its parts for it alone."""
         parts = [r.map for r in self.order.nodes[concat].reads]
         maps = self.order.maps
-        others = {k for m in parts for k in maps[m].users if k != concat and self.order.nodes[k].is_concat}
+        others = {k for m in parts for k in maps[m].users if k != concat and self.is_concat(k)}
         is_made = all(maps[m].producer is not None and not maps[m].is_output for m in parts)
         return is_made and not others and len(set(parts)) == len(parts)
+
+    def is_concat(self, number):
+        return isinstance(self.order.nodes[number].op, g.ConcatOp)
 
     def is_unit(self, first, stop):
         """Layers that can be together, in the forms in which they make and read maps."""

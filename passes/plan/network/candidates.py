@@ -10,6 +10,7 @@ from functools import cached_property, reduce
 from operator import and_
 
 import numpy as np
+from xdsl.ir import SSAValue
 
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
@@ -65,6 +66,12 @@ class UnitChoice:
     @property
     def exact_bytes(self) -> int:
         return self.bytes if self.plan is None else self.plan.dram_bytes
+
+    def leaving(self, order: LayerOrder) -> list[SSAValue]:
+        """Results that are read behind the unit; at least the last one."""
+        maps = order.maps[self.first : self.stop]
+        found = [m.number for m in maps if m.last_use >= self.stop or m.is_output]
+        return [order.nodes[k].op.results[0] for k in found or [self.stop - 1]]
 
     def moved(self, by: int) -> UnitChoice:
         """The same, so many layers further on."""
@@ -282,3 +289,8 @@ def has_whole_rows(group: Group, fixed: Ints, capacity: int) -> bool:
 def packed(fits: Mask) -> int:
     """A bit for each shape, the first one the highest."""
     return int.from_bytes(np.packbits(fits).tobytes(), "big") >> (-len(fits) % 8)
+
+
+def values_of(maps: Resident, order: LayerOrder) -> set[SSAValue]:
+    """What the layers make of which these are the maps."""
+    return {order.nodes[m.map].op.results[0] for m in maps}

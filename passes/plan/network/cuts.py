@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
-from frustum.dialects.graph import MatmulOp
 from frustum.dialects.module import JOINT, PART_OF_SUM
 from frustum.dialects.share_done import tell
 from frustum.dialects.target import Target
@@ -201,7 +201,10 @@ class CutSearch:
         if stop not in self.costs:
             self.costs[stop] = HUGE if setting.fastest else self.least_alone(stop)
         dims = self.order.layer(stop - 1).out_dims
-        moved = sum(needed_bytes(read, dims) for read in node.reads) + self.order.maps[stop - 1].bytes
+        made = self.order.maps[stop - 1].bytes
+        moved = made + sum(needed_bytes(read, dims) for read in node.reads)
+        if isinstance(node.op, g.PickOp):
+            moved = 2 * made  # a box that leaves channels out in between is larger: a tile for each channel
         least = node.weight_bytes + node.vector_bytes + moved
         if self.costs[stop] <= least and not self.banned.get((stop - 1, stop)):
             return
@@ -233,7 +236,7 @@ class CutSearch:
             return
         is_alone = may_stay and not is_product and place_for(layer) is not None
         is_alone &= bool(layer.axes_all) or needs_whole(order, stop - 1)
-        goes_on = isinstance(node.op, MatmulOp) or bool({JOINT, PART_OF_SUM} & node.op.attributes.keys())
+        goes_on = isinstance(node.op, g.MatmulOp) or bool({JOINT, PART_OF_SUM} & node.op.attributes.keys())
         at, kept = self.cuts[stop - 1], frozenset({KeptMap(stop - 1, WHOLE)})
         energy = energy_alone(layer, node.weight_bytes, setting.target)
         rows = 2 * layer.out_dims[1] * layer.out_dims[3] * layer.out_bytes  # of which one is stored, another is made

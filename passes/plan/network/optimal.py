@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
@@ -21,10 +21,9 @@ from frustum.dialects.unit import Partition
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan import model
 from frustum.passes.plan.makespan import times_of
-from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
+from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice, values_of
 from frustum.passes.plan.network.cuts import CutSearch, Solution
 from frustum.passes.plan.network.groups import Group
-from frustum.passes.plan.network.kept import Resident
 from frustum.passes.plan.network.known_prices import KnownPrices, planned_for
 from frustum.passes.plan.network.layer_order import LayerOrder, order_of, orders, outputs_of_section
 from frustum.passes.plan.network.prices import Prices
@@ -340,9 +339,10 @@ def is_for_time(order: LayerOrder, target: Target) -> bool:
 
 
 def plan_order(
-    search: CutSearch, solution: Solution | None = None, *, relax: bool = True
+    search: CutSearch, solution: Solution | None = None, *, relax: bool = True, corrections: int = model.CORRECTIONS
 ) -> NetworkPlan | None:
-    """The best solution of which every group fits with exact numbers; `solution` is the first to try.
+    """The best solution of which every group fits with exact numbers; `solution` is the first to try; `corrections`:
+    of bytes, as `with_exact_bytes` has it.
 
     Where a group does not fit, the search goes on from its first one without it, and where nothing is left within its
     bound, without that (`relax`).
@@ -364,11 +364,26 @@ def plan_order(
             continue
         failed = [x for x, unit in zip(solution.choices, exact, strict=True) if unit is None]
         if not failed:
-            return NetworkPlan(solution.order, tuple(units), search.setting.target)
+            plan = NetworkPlan(solution.order, tuple(units), search.setting.target)
+            return plan if is_for_cycles else with_exact_bytes(search, plan, corrections)
         for x in failed:
             search.banned.setdefault((x.first, x.stop), set()).add((x.resident, x.kept))
         solution, after = None, min(len(search.cuts) - 1, failed[0].stop - 1)
     return None
+
+
+def with_exact_bytes(search: CutSearch, plan: NetworkPlan, corrections: int) -> NetworkPlan:
+    """The plan, or one that moves fewer bytes without its units that move more than the search thinks: inputs of which
+    a tile needs some rows here and all there.  So often at most are others looked for."""
+    wrong = [unit for unit in plan.units if unit.exact_bytes > unit.bytes]
+    if not wrong or not corrections:
+        return plan
+    banned = {key: set(refused) for key, refused in search.banned.items()}
+    for x in wrong:
+        banned.setdefault((x.first, x.stop), set()).add((x.resident, x.kept))
+    others = replace(search, banned=banned, costs={}, bound=plan.dram_bytes)
+    other = plan_order(others, relax=False, corrections=corrections - 1)
+    return plan if other is None or other.dram_bytes >= plan.dram_bytes else other
 
 
 def corrects(setting: Setting, units: Sequence[UnitChoice]) -> list[int]:
@@ -404,7 +419,7 @@ def with_plan(choice: UnitChoice, search: CutSearch) -> UnitChoice | None:
     setting, group = search.setting, prices.group
     order, free_bytes = setting.order, choice.free_bytes
     ops = [node.op for node in order.nodes[choice.first : choice.stop]]
-    unit = layers_of(ops, leaving(choice, order), values_of(choice.resident, order))
+    unit = layers_of(ops, choice.leaving(order), values_of(choice.resident, order))
     kept = {m.map - choice.first for m in choice.kept}
     stays = [order.maps[m.map] for m in choice.kept]
     also = sum(m.bytes for m in stays if m.needs_dram)  # stays, and is stored
@@ -462,14 +477,3 @@ def most_of(found: Sequence[UnitChoice]) -> int:
 def counts_near(streamed: int, most: int, fewer: int) -> range:
     """About so many streamed weights: fewer, for their chunks may be smaller than the search thinks, or two more."""
     return range(max(0, streamed - fewer), min(most, streamed + 2) + 1)
-
-
-def leaving(choice: UnitChoice, order: LayerOrder) -> list[SSAValue]:
-    """Results that are read behind a group; at least the last one."""
-    maps = order.maps[choice.first : choice.stop]
-    found = [m.number for m in maps if m.last_use >= choice.stop or m.is_output]
-    return [order.nodes[k].op.results[0] for k in found or [choice.stop - 1]]
-
-
-def values_of(maps: Resident, order: LayerOrder) -> set[SSAValue]:
-    return {order.nodes[m.map].op.results[0] for m in maps}

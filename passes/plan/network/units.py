@@ -23,7 +23,7 @@ from frustum.passes.analysis.foreign import gather, sections_of
 from frustum.passes.analysis.layer import is_side_by_side
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
-from frustum.passes.plan.network.candidates import UnitChoice
+from frustum.passes.plan.network.candidates import UnitChoice, values_of
 from frustum.passes.plan.network.head_chunks import heads_in_chunks
 from frustum.passes.plan.network.hidden_chunks import in_chunks
 from frustum.passes.plan.network.layer_order import (
@@ -40,7 +40,6 @@ from frustum.passes.plan.network.optimal import (
     OptimalOptions,
     is_for_time,
     plan_network,
-    values_of,
 )
 from frustum.passes.plan.network.trials.hidden_held import hold_hidden
 from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks

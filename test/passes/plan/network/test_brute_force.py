@@ -57,12 +57,41 @@ def pooled_with_gaps():
     return net, [net.layer(graph.PoolOp("max", net.layer(graph.MatmulOp(y, x)), **numbers))]
 
 
+def read_twice_in_a_tile():
+    """Attention and a convolution read one map: a tile of both needs some rows of it and all."""
+    net = Net()
+    x = net.input(1, 2, 4, 4)
+    scores = net.binary("mul", net.layer(graph.MatmulOp(x, x, trans_b=True)), net.weight())
+    y = net.layer(graph.MatmulOp(net.layer(graph.SoftmaxOp(scores, 3)), x))
+    return net, [y, net.binary("add", x, net.conv(x, 2))]
+
+
+def rows_behind_rows():
+    """A concatenation of rows that two layers of one unit make in their places."""
+    net = Net()
+    x = net.input(1, 2, 4, 4)
+    doubled, some = net.binary("add", x, x), net.layer(graph.SliceOp(x, (0,) * 4, (1,) * 4))
+    made = net.layer(graph.MatmulOp(some, net.weight(1, 1)))
+    both = graph.ConcatOp([net.binary("add", made, net.conv(made, 1)), some], 2)
+    return net, [doubled, net.layer(both)]
+
+
+def picked_from_channels():
+    """Every second channel of a map: a box with both holds one that nobody needs."""
+    net = Net()
+    x = net.layer(graph.TransposeOp(net.input(1, 2, 4, 4), (0, 2, 1, 3)))
+    return net, [net.layer(graph.SliceOp(x, (0,) * 4, (1, 2, 2, 1), (1, 2, 1, 1)))]
+
+
 @pytest.mark.parametrize(
     ("build", "machine", "kib", "dtype"),
     [
         (added_to_its_input, "default", 3, "f32"),
         (beside_what_it_reads, "edge", 3, "f32"),
         (pooled_with_gaps, "default", 3, "f16"),
+        (read_twice_in_a_tile, "edge", 3, "f32"),
+        (rows_behind_rows, "edge", 3, "f32"),
+        (picked_from_channels, "edge", 3, "f32"),
     ],
 )
 def test_ways_that_the_search_once_lacked(build, machine, kib, dtype):
