@@ -271,6 +271,12 @@ LEAST_READS = 1.5
 # cycles, and one of T5 1.7 % less in 1.2 % more.
 HELD_PART_AT_LEAST = 0.025
 
+# Shares of SRAM that units are planned for again where parts of tensors may take the rest, in networks of at most so
+# many layers (`network/trials/parts_beside.py`): on `edge` in f16 squeeze_excite_160 moves 1.44 times what is
+# compulsory so, 1.51 where the parts have what is left, and mbconv_se_112_b4 1.35, image by image, instead of 1.52.
+SHARES_BESIDE = 0.875, 0.75, 0.625, 0.5, 0.4375
+MOST_BESIDE = 48
+
 # --- moves that are left out (passes/lower/load_parts.py, passes/lower/store_parts.py)
 
 # Parts that a tensor may have, and copies that a store may become: each is one more copy for each tile, if an empty

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
-from frustum.dialects.module import PLACE
+from frustum.dialects.module import PLACE, RESERVED
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.foreign import gather, sections_of
@@ -43,9 +43,11 @@ from frustum.passes.plan.network.optimal import (
     values_of,
 )
 from frustum.passes.plan.network.trials.hidden_held import hold_hidden
+from frustum.passes.plan.network.trials.images_apart import images_apart
 from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.joint_maps import joint_maps
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
+from frustum.passes.plan.network.trials.parts_beside import with_room
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -286,9 +288,40 @@ def with_inputs_held(planner: Planner) -> NetworkPlan | None:
     return planner.kept_if(held, is_near)
 
 
+def with_room_for_parts(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster one whose units leave SRAM for parts of tensors that move several times."""
+    target, options = planner.target, planner.options
+    is_open = options.keep and options.ends is None and len(plan.order.nodes) <= model.MOST_BESIDE
+    if not is_open or target.chip.clusters > 1 or is_near(plan):
+        return plan
+    sram_bytes = int(target.cluster.sram.capacity_bytes * options.sram)
+
+    def planned(share: float) -> NetworkPlan | None:
+        return replace(planner, options=replace(options, sram=share * options.sram)).plan()
+
+    return with_room(plan, planned, sram_bytes, is_for_bytes=options.optimise == "bytes")
+
+
+def with_images_apart(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster one with which fewer bytes move of one image after the other, and cycles rise by no
+    larger factor."""
+    if not plan.reserved or planner.section is not None:
+        return plan
+    changes = images_apart(plan.order, planner.network)
+    other = planner.plan() if changes else None
+    if other is not None:
+        other = with_room_for_parts(planner, other)
+        is_dear = other.alone_cycles * other.moved_bytes > plan.alone_cycles * plan.moved_bytes
+        if other.moved_bytes < plan.moved_bytes and (planner.options.optimise == "bytes" or not is_dear):
+            return other
+    undo(changes)
+    return plan
+
+
 TRIALS = (
     with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_heads_in_chunks, with_joint_maps,
-    with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held,
+    with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held, with_room_for_parts,
+    with_images_apart,
 )  # fmt: skip
 """Changes of the network that are planned in turn, each of what the ones before have left."""
 
@@ -336,12 +369,14 @@ def write_units(plan: NetworkPlan, first: int, reasons: Sequence[str]) -> None:
         written = wrap(layers, f"u{number}", reason, values_of(unit.kept, plan.order))
         if unit.plan is not None:
             annotate(written, layers, unit.plan, is_small=unit.plan.partition.depth == 1)
+        if plan.reserved and plan.reserved[number - first]:
+            written.attributes[RESERVED] = IntegerAttr(plan.reserved[number - first], i64)
 
 
 def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
-    """Put the layers of a section in this order, and every reshape of it before its first reader."""
+    """Put the layers of a section in this order, and every reshape, and part of an input, before its first reader."""
     own = [op for op, behind in sections_of(block).items() if behind is section]
-    waiting = {op for op in own if isinstance(op, g.ReshapeOp)}
+    waiting = {op for op in own if isinstance(op, (g.ReshapeOp, g.PartOp))}
     end = own[-1].next_op if own else None
     assert end is not None  # a network ends with its outputs
 
