@@ -24,7 +24,7 @@ from frustum.passes.lower.keep_tensors import MAPS, Keeping, note
 from frustum.passes.lower.load_parts import stages_behind
 from frustum.passes.lower.moves import BoxPair, copies_of_parts, erase, is_plain, origin, tags_of
 from frustum.passes.lower.through_cores import Flow, loaded_bytes, may_be_staged, places_in
-from frustum.passes.plan.model import HELD_PART_AT_LEAST, LEAST_READS
+from frustum.passes.plan.model import HELD_FINER, HELD_PART_AT_LEAST, LEAST_READS
 
 
 @dataclass(frozen=True)
@@ -267,8 +267,8 @@ def strides_of(flow: Flow) -> list[int]:
 
 def parts_of(stretch: Stretch, room: int, least: float) -> list[tuple[BoxPair, BoxPair]]:
     """The rest and a part of a stretch, which is the last of its rows, channels or images (whatever has these along one
-    of its strides), of all that lies outside of these; parts that take at most `room` bytes, and `least` at least, the
-    largest first.  Offsets in the stretch, but where the rest is read or written, which is in the tensor."""
+    of its strides), of all that lies outside of these; parts that take at most `room` bytes, and `least` at least: the
+    largest first, but of nearly as large ones the outermost.  Offsets in the stretch, but where the rest is read or written, which is in the tensor."""
     element = ELEMENT_BYTES[stretch.flow.copies[0].src_view.data.element]
     found, outer = [], stretch.bytes
     for stride in strides_of(stretch.flow):
@@ -282,6 +282,6 @@ def parts_of(stretch: Stretch, room: int, least: float) -> list[tuple[BoxPair, B
             rest = BoxPair(stretch.start, 0, strides, strides, (1, images, first, width))
             own = 0, last * stride, stride, element
             part = BoxPair(0, first * stride, own, strides, (1, images, last, width))
-            found.append((images * last * stride, rest, part))
+            found.append((images * last * stride / HELD_FINER ** len(found), rest, part))
         outer = stride
     return [(rest, part) for _, rest, part in sorted(found, key=lambda each: -each[0])]

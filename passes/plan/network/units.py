@@ -47,7 +47,7 @@ from frustum.passes.plan.network.trials.images_apart import images_apart
 from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.joint_maps import joint_maps
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
-from frustum.passes.plan.network.trials.parts_beside import with_room
+from frustum.passes.plan.network.trials.parts_beside import is_dearer, with_room
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -311,8 +311,8 @@ def with_images_apart(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     other = planner.plan() if changes else None
     if other is not None:
         other = with_room_for_parts(planner, other)
-        is_dear = other.alone_cycles * other.moved_bytes > plan.alone_cycles * plan.moved_bytes
-        if other.moved_bytes < plan.moved_bytes and (planner.options.optimise == "bytes" or not is_dear):
+        is_dear = planner.options.optimise != "bytes" and is_dearer(other, plan)
+        if other.moved_bytes < plan.moved_bytes and not is_dear:
             return other
     undo(changes)
     return plan

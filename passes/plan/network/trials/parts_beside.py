@@ -33,20 +33,27 @@ def with_room(
     plan: NetworkPlan, planned: Callable[[float], NetworkPlan | None], sram_bytes: int, *, is_for_bytes: bool
 ) -> NetworkPlan:
     """The plan, or the one of `planned` for a part of SRAM with which the fewest bytes move where parts of tensors take
-    the rest; not where cycles rise by a larger factor than bytes fall, but for bytes (`is_for_bytes`)."""
+    the rest; but for bytes (`is_for_bytes`) not where cycles rise by far more than bytes fall (`is_dearer`)."""
+    if any(node.layer is None and not plan.order.is_row(k) for k, node in enumerate(plan.order.nodes)):
+        return plan  # moves are planned as if they moved bytes, and whole tensors may stay instead of them
     best = start = with_parts(plan, sram_bytes)
-    possible = sum(each.size * each.saved for each in moved_tensors(plan))
+    possible = sum(each.size * each.saved for each in moved_tensors(plan)) - start.held_bytes
     if possible < model.HELD_AT_LEAST * plan.dram_bytes:
-        return plan
+        return start
     for share in model.SHARES_BESIDE:
         other = planned(share)
         if other is None:
             break
         other = with_parts(other, sram_bytes, round((1 - share) * sram_bytes))
-        is_dear = other.alone_cycles * other.moved_bytes > start.alone_cycles * start.moved_bytes
-        if other.moved_bytes < best.moved_bytes and (is_for_bytes or not is_dear):
+        if other.moved_bytes < best.moved_bytes and (is_for_bytes or not is_dearer(other, start)):
             best = other
     return best
+
+
+def is_dearer(other: NetworkPlan, plan: NetworkPlan) -> bool:
+    """Whether modelled cycles rise by a larger factor than the square of that by which bytes fall: of smaller tiles the
+    models say more than the machine does."""
+    return other.alone_cycles > plan.alone_cycles * (plan.moved_bytes / other.moved_bytes) ** model.BESIDE_SLOWER
 
 
 def with_parts(plan: NetworkPlan, sram_bytes: int, unused: int = 0) -> NetworkPlan:
