@@ -268,9 +268,11 @@ def strides_of(flow: Flow) -> list[int]:
 def parts_of(stretch: Stretch, room: int, least: float) -> list[tuple[BoxPair, BoxPair]]:
     """The rest and a part of a stretch, which is the last of its rows, channels or images (whatever has these along one
     of its strides), of all that lies outside of these; parts that take at most `room` bytes, and `least` at least: the
-    largest first, but of nearly as large ones the outermost.  Offsets in the stretch, but where the rest is read or written, which is in the tensor."""
+    largest first, but of nearly as large ones the outermost.  Offsets in the stretch, but where the rest is read or
+    written, which is in the tensor."""
     element = ELEMENT_BYTES[stretch.flow.copies[0].src_view.data.element]
-    found, outer = [], stretch.bytes
+    found: list[tuple[float, BoxPair, BoxPair]] = []
+    outer = stretch.bytes
     for stride in strides_of(stretch.flow):
         if outer % stride or outer == stride:
             continue

@@ -271,7 +271,8 @@ LEAST_READS = 1.5
 # cycles, and one of T5 1.7 % less in 1.2 % more.
 HELD_PART_AT_LEAST = 0.025
 # How much more of a tensor must stay as rows of all channels than as whole channels: each copy of such a part has more
-# and shorter runs.  A block of shifted windows (swin_shift_14, f16 on `edge`) took 7 % more cycles for 0.1 % fewer bytes.
+# and shorter runs.  A block of shifted windows (swin_shift_14, f16 on `edge`) took 7 % more cycles for 0.1 % fewer
+# bytes.
 HELD_FINER = 1.1
 
 # Shares of SRAM that units are planned for again where parts of tensors may take the rest, in networks of at most so
@@ -279,8 +280,8 @@ HELD_FINER = 1.1
 # compulsory so, 1.51 where the parts have what is left, and mbconv_se_112_b4 1.35, image by image, instead of 1.52.
 SHARES_BESIDE = 0.75, 0.5625, 0.4375
 MOST_BESIDE = 48
-# Cycles of units alone may rise by this power of the factor by which bytes fall: of squeeze_excite_160 they rise by 5.8 %
-# in the models for 4.2 % of the bytes, by 0.9 % on the machine.
+# Cycles of units alone may rise by this power of the factor by which bytes fall: of squeeze_excite_160 they rise by
+# 5.8 % in the models for 4.2 % of the bytes, by 1.8 % on the machine.
 BESIDE_SLOWER = 2
 
 # --- moves that are left out (passes/lower/load_parts.py, passes/lower/store_parts.py)

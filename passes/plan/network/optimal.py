@@ -84,13 +84,8 @@ class NetworkPlan:
     alternatives: dict[str, dict[str, int]] = field(default_factory=dict, compare=False)
     """The figures with each thing that can be least."""
     reserved: tuple[int, ...] = ()
-    """Bytes of SRAM that each unit leaves to parts of tensors, if any, and how many of DRAM these save."""
+    """Bytes of SRAM that each unit leaves to parts of tensors, if any; `held_bytes` of DRAM these save."""
     held_bytes: int = 0
-
-    @property
-    def moved_bytes(self) -> int:
-        """DRAM bytes, without those that parts of tensors in SRAM save."""
-        return self.dram_bytes - self.held_bytes
 
     @property
     def between_bytes(self) -> int:

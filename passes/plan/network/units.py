@@ -6,21 +6,20 @@ Source: docs/techniques/tfu.md, "Policy optimal" and "Running a unit".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr, i64
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.ir import Block, Operation
 
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
-from frustum.dialects.module import PLACE, RESERVED
+from frustum.dialects.module import RESERVED
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.foreign import gather, sections_of
-from frustum.passes.analysis.layer import is_side_by_side
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
@@ -47,7 +46,8 @@ from frustum.passes.plan.network.trials.images_apart import images_apart
 from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.joint_maps import joint_maps
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
-from frustum.passes.plan.network.trials.parts_beside import is_dearer, with_room
+from frustum.passes.plan.network.trials.parts_beside import is_dearer, moved_bytes, with_room
+from frustum.passes.plan.network.trials.stored_parts import Again, name_parts
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -312,7 +312,7 @@ def with_images_apart(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     if other is not None:
         other = with_room_for_parts(planner, other)
         is_dear = planner.options.optimise != "bytes" and is_dearer(other, plan)
-        if other.moved_bytes < plan.moved_bytes and not is_dear:
+        if moved_bytes(other) < moved_bytes(plan) and not is_dear:
             return other
     undo(changes)
     return plan
@@ -418,72 +418,3 @@ def move_together(ops: Sequence[Operation], unit_name: str) -> None:
     for reader in reversed(later):
         reader.detach()
         block.insert_op_after(reader, last)
-
-
-# ---------------------------------------------------------------- concatenations of which units store parts
-
-
-@dataclass(frozen=True)
-class Again:
-    """A concatenation inside a unit that is read behind it, and the one that names its parts there."""
-
-    inside: g.ConcatOp
-    behind: g.ConcatOp
-
-    def undo(self) -> None:
-        """The network as it was."""
-        if self.inside.parent is None:
-            block = self.behind.parent
-            assert block is not None
-            block.insert_op_before(self.inside, self.behind)
-        self.behind.result.replace_all_uses_with(self.inside.result)
-        self.behind.detach()
-        self.behind.erase()
-
-
-def name_parts(order: LayerOrder, first: int, stop: int, in_sram: Set[int]) -> list[Again]:
-    """Let what stands behind layers [first, stop) read the parts of their concatenations that are stored, where some
-    part is in DRAM before; `in_sram` are maps that the layers find or leave there."""
-    nodes, maps = order.nodes, order.maps
-    inside = {nodes[k].op for k in range(first, stop)}
-    found = []
-    for k in range(first, stop):
-        op, map_ = nodes[k].op, maps[k]
-        if not isinstance(op, g.ConcatOp) or not is_side_by_side(op) or stop - first == 1:
-            continue
-        if map_.is_output or map_.needs_dram or map_.last_use < stop or k in in_sram:
-            continue
-        parts = parts_of(op, inside)
-        makers = [part.owner for part in parts]
-        if all(maker in inside for maker in makers) or len(set(parts)) < len(parts):
-            continue
-        numbers = [order.number_of(part) for part in parts]
-        if None not in numbers and in_sram.isdisjoint(numbers):
-            found.append(behind(op, parts, inside, nodes[stop - 1].op))
-    return found
-
-
-def parts_of(concat: g.ConcatOp, inside: Collection[Operation]) -> list[SSAValue]:
-    """What a concatenation and those in it, of some layers, lay side by side."""
-    parts: list[SSAValue] = []
-    for x in concat.xs:
-        maker = x.owner
-        if isinstance(maker, g.ConcatOp) and maker in inside and is_side_by_side(maker):
-            parts += parts_of(maker, inside)
-        else:
-            parts.append(x)
-    return parts
-
-
-def behind(op: g.ConcatOp, parts: list[SSAValue], inside: Collection[Operation], last: Operation) -> Again:
-    """The concatenation of these parts behind the last layer, for readers that are not among the layers."""
-    again = g.ConcatOp(parts, 1)
-    again.location = op.location
-    again.attributes[PLACE] = UnitAttr()
-    block = last.parent
-    assert block is not None
-    block.insert_op_after(again, last)
-    op.result.replace_uses_with_if(again.result, lambda use: use.operation not in inside)
-    if not op.result.uses:
-        op.detach()
-    return Again(op, again)

@@ -45,15 +45,20 @@ def with_room(
         if other is None:
             break
         other = with_parts(other, sram_bytes, round((1 - share) * sram_bytes))
-        if other.moved_bytes < best.moved_bytes and (is_for_bytes or not is_dearer(other, start)):
+        if moved_bytes(other) < moved_bytes(best) and (is_for_bytes or not is_dearer(other, start)):
             best = other
     return best
+
+
+def moved_bytes(plan: NetworkPlan) -> int:
+    """DRAM bytes, without those that parts of tensors in SRAM save."""
+    return plan.dram_bytes - plan.held_bytes
 
 
 def is_dearer(other: NetworkPlan, plan: NetworkPlan) -> bool:
     """Whether modelled cycles rise by a larger factor than the square of that by which bytes fall: of smaller tiles the
     models say more than the machine does."""
-    return other.alone_cycles > plan.alone_cycles * (plan.moved_bytes / other.moved_bytes) ** model.BESIDE_SLOWER
+    return other.alone_cycles > plan.alone_cycles * (moved_bytes(plan) / moved_bytes(other)) ** model.BESIDE_SLOWER
 
 
 def with_parts(plan: NetworkPlan, sram_bytes: int, unused: int = 0) -> NetworkPlan:
