@@ -36,8 +36,9 @@ class PoolInSteps(ModulePass):
 
     Before: networks in the types of the device.  After: a mean or maximum of the planes of a map that a layer of
     floats makes, and that takes more than 1 / `SHARE` of a cluster's SRAM, is a pooling with windows side by side, as
-    large as may be while each cluster has its share of columns, and a mean or maximum of its result.  A pooling can be
-    a layer of the unit that makes the map, tile by tile; a reduction needs the whole map at once.
+    large as may be while each cluster has its share of columns, the flattest of these, and a mean or maximum of its
+    result.  A pooling can be a layer of the unit that makes the map, tile by tile; a reduction needs the whole map at
+    once.
 
     Source: docs/techniques/tfu.md: reductions over space may be computed in pieces.
     """

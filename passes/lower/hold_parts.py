@@ -33,12 +33,17 @@ class HoldParts(ModulePass):
 
     Before: a tensor that units write for others, or an input that is loaded more often than once, is in DRAM, since
     SRAM has no room for all of it.
-    After: the last of its rows, channels or images, whatever lies outermost in it, are a tensor of their own, which is
-    in the SRAM of every cluster as `frustum-lower-keep-tensors` keeps whole ones.  Each copy of the tensor is two, one
-    of each part, clipped to it:
+    After: the last of its rows, channels or images are a tensor of their own, which is in the SRAM of every cluster as
+    `frustum-lower-keep-tensors` keeps whole ones.  Each copy of the tensor is two, one of each part, clipped to it:
 
         fisa.copy gdma %x -> %tile
-        fisa.copy gdma %x -> %tile (rows before 90); fisa.copy mvdma %held -> %b; fisa.copy mvdma %b -> %tile
+        fisa.copy mvdma %held -> %b; fisa.copy mvdma %b -> %tile; fisa.copy gdma %x -> %tile (rows before 90)
+
+    1. Of rows, channels and images those are taken of which most fits, the outermost of nearly as much.
+    2. Images that units load one by one are tensors by themselves: of each as much stays as there is room for while it
+       is read.
+    3. On one cluster the first unit that loads an input still loads all of it: what is to stay goes from its tiles to
+       SRAM, so that nothing is waited for.
 
     Tensors that move most often are first.  Those of which the room holds so little that hardly any bytes of DRAM are
     saved are left as they are, and so are networks that are not fused by policy optimal.

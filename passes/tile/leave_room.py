@@ -35,9 +35,10 @@ class LeaveRoom(ModulePass):
 
     Before: units, some with partitions.  After: the units over which such a tensor lives fit into what it leaves of
     SRAM, and say so (`frustum.reserved`), where bytes of DRAM fall by a larger factor than cycles grow by, as in what
-    `frustum-fuse-layers` takes to save time.  Tensors that move most often are first, of these such as live over fewest
-    units.  Which tensors stay in the end is for `frustum-lower-keep-tensors` to say.  Networks that are not fused by
-    policy optimal are left as they are, and so are units that read or keep tiles in SRAM.
+    `frustum-fuse-layers` takes to save time.  What units leave to parts of tensors already stays free.  Tensors that
+    move most often are first, of these such as live over fewest units.  Which tensors stay in the end is for
+    `frustum-lower-keep-tensors` to say.  Networks that are not fused by policy optimal are left as they are, and so are
+    units that read or keep tiles in SRAM.
     """
 
     name = "frustum-tile-leave-room"
