@@ -133,6 +133,27 @@ class ReshapeOp(d.LayerOp):
         return self.shape
 
 
+@d.operation
+class PartOp(d.LayerOp):
+    """`count` positions of the first axis from `start` on, of a tensor that lies in DRAM: these bytes, no copy."""
+
+    name = "fgraph.part"
+    x: SSAValue = d.operand()
+    start: int = d.prop(d.INT)
+    count: int = d.prop(d.INT)
+    assembly_format: ClassVar[str] = (
+        "$x `start` $start `count` $count attr-dict `:` functional-type(operands, results)"
+    )
+
+    def inferred(self) -> Ints:
+        size, *inner = shape_of(self.x)
+        shapes.check(
+            0 <= self.start < self.start + self.count <= size,
+            f"fgraph.part: start {self.start}, count {self.count}; allowed: positions of {size}",
+        )
+        return self.count, *inner
+
+
 class PermutedOp(d.LayerOp):
     """Axes reordered: axis i of the result is axis perm[i] of the operand."""
 

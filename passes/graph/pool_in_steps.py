@@ -24,7 +24,7 @@ SHARE = 2
 """A map that takes more than this part of a cluster's SRAM is pooled where it is made: smaller ones stay for the
 reduction in any case."""
 LARGEST_SIDE = 16
-"""Of a window."""
+"""Of a window, which may be twice as wide where it is so much flatter."""
 WINDOW_SHARE = 12
 """A window takes at most this part of a cluster's SRAM: a unit has several maps of that size and more rows of some
 (`mbconv_se_112_b4` in f16 on `edge`: with windows of 1 / 7 the pooling is in no unit with its map)."""
@@ -36,8 +36,9 @@ class PoolInSteps(ModulePass):
 
     Before: networks in the types of the device.  After: a mean or maximum of the planes of a map that a layer of
     floats makes, and that takes more than 1 / `SHARE` of a cluster's SRAM, is a pooling with windows side by side, as
-    large as may be while each cluster has its share of columns, and a mean or maximum of its result.  A pooling can be
-    a layer of the unit that makes the map, tile by tile; a reduction needs the whole map at once.
+    large as may be while each cluster has its share of columns, the flattest of these, and a mean or maximum of its
+    result.  A pooling can be a layer of the unit that makes the map, tile by tile; a reduction needs the whole map at
+    once.
 
     Source: docs/techniques/tfu.md: reductions over space may be computed in pieces.
     """
@@ -79,8 +80,11 @@ def is_made(x: SSAValue) -> bool:
 
 def window_of(height: int, width: int, clusters: int, most: int) -> tuple[int, int]:
     """The largest window of at most so many positions that divides a plane, of which every cluster has as many side by
-    side, if any does."""
-    down, across = ([k for k in range(1, LARGEST_SIDE + 1) if size % k == 0] for size in (height, width))
+    side, if any does; of as large ones the flattest: rows of windows are the least that a tile has, beside the rows
+    that windows of the layers before it share, so that tiles of few rows need fewer column strips."""
+    down, across = ([k for k in range(1, side + 1) if size % k == 0] for size, side in zip(
+        (height, width), (LARGEST_SIDE, 2 * LARGEST_SIDE), strict=True))
     even = [k for k in across if width // k % clusters == 0]
-    windows = itertools.product(down, even or across)
-    return max((each for each in windows if math.prod(each) <= most), key=math.prod, default=(1, 1))
+    windows = [each for each in itertools.product(down, even or across) if math.prod(each) <= most]
+    area = max((math.prod(each) for each in windows if each[1] <= LARGEST_SIDE), default=1)
+    return min((each for each in windows if math.prod(each) == area), default=(1, 1))

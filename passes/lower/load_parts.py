@@ -173,7 +173,7 @@ def loads_of_parts(
     """A load of a tensor as loads of what was moved there; None where boxes cannot say that."""
     if not (is_plain(load) or load.engine.data == "iodma") or load.fill is not None or load.expand is not None:
         return None
-    return copies_of_parts(load, load.src_view.data, tensor, moves, clusters)
+    return copies_of_parts(load, load.src_view.data, tensor.bytes.value.data, moves, clusters)
 
 
 def is_storable(load: CopyOp, tensor: ExternalOp, clusters: int) -> bool:

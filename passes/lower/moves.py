@@ -290,11 +290,11 @@ def copy_of_part(tile: CopyInDigits, part: PartInDigits) -> Copy | None:
 
 
 def copies_of_parts(
-    copy: CopyOp, view: View, tensor: ExternalOp, moves: Sequence[AnyPair], clusters: int
+    copy: CopyOp, view: View, size_bytes: int, moves: Sequence[AnyPair], clusters: int
 ) -> list[tuple[AnyPair, Copy]] | None:
-    """A copy with a tensor, of which it sees `view`, as copies with the other tensors of moves to it; None where boxes
-    cannot say that."""
-    tile = tile_of(copy, view, moves, tensor.bytes.value.data, clusters)
+    """A copy with a tensor of so many bytes, of which it sees `view`, as copies with the other tensors of moves to it;
+    None where boxes cannot say that."""
+    tile = tile_of(copy, view, moves, size_bytes, clusters)
     if tile is None:
         return None
     found = []

@@ -20,7 +20,7 @@ from frustum.dialects.module import POLICY, TENSOR, text_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.executions import enclosing_counts
-from frustum.passes.lower.memory_in_use import side_by_side
+from frustum.passes.lower.memory_in_use import side_by_side, size_of, units_of
 from frustum.passes.lower.moves import is_each_once, is_plain
 from frustum.passes.plan.model import KEPT_SRAM_SHARE
 
@@ -144,11 +144,23 @@ class _Sharing:
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
         self.room = [capacity - used for used in side_by_side(self.children, "sram")]
         for group in sorted(groups, key=lambda group: -len(group.loads)):
-            numbers = [self.number[load.copy] for load in group.loads]
-            first, last = min(numbers), max(numbers)
-            if min(self.room[first : last + 1]) >= group.bytes:
+            first, needs = self.needs(group)
+            if all(room >= need for room, need in zip(self.room[first:], needs, strict=False)):
                 self.share(group, first)
-                self.room[first : last + 1] = [room - group.bytes for room in self.room[first : last + 1]]
+                for k, need in enumerate(needs, first):
+                    self.room[k] -= need
+
+    def needs(self, group: _Group) -> tuple[int, list[int]]:
+        """The first child that loads something of a group, and how many bytes more than now each from it to the last
+        one takes if the group is shared: none for the buffers of loads, of which the shared one takes the place."""
+        numbers = [self.number[load.copy] for load in group.loads]
+        first, last = min(numbers), max(numbers)
+        units = units_of(self.children)
+        own: dict[int, int] = {}
+        for load in group.loads:
+            unit = units[self.number[load.copy]]
+            own[unit] = own.get(unit, 0) + size_of(load.buffer)
+        return first, [group.bytes - own.get(units[k], 0) for k in range(first, last + 1)]
 
     def groups(self) -> list[_Group]:
         """Loads of one weight that bring the same pieces, or windows of one that is loaded whole first."""

@@ -80,7 +80,7 @@ class _Storing:
         moves = [move for move in moves if self.number[move.load] > written]
         clusters = self.target.chip.clusters
         back = [move.reversed for move in moves]
-        found = [copies_of_parts(op, op.dst_view.data, tensor, back, clusters) for op in stores]
+        found = [copies_of_parts(op, op.dst_view.data, tensor.bytes.value.data, back, clusters) for op in stores]
         if not moves or any(each is None for each in found):
             return False
         for store, parts in zip(stores, found, strict=True):

@@ -131,6 +131,10 @@ ROUND_RUN_BYTES = 32
 # Column strips that are tried, and the fewest columns of one: narrower strips read more than they save.
 STRIPS = (1, 2, 3, 4, 6, 8, 12)
 FEWEST_COLUMNS = 8
+# Those that are tried where all of them are equally wide: maps of 224 columns and their halvings have strips of 16 and
+# 32 so, which fill lines.  mbconv_se_112_b4 in f16 on `default` takes 167.5 k cycles instead of 173.0; tried anywhere,
+# 7 strips of 200 columns took convtasnet_tcn 2.6 % more.
+EVEN_STRIPS = (7,)
 # Where rows and columns are kept: rows of a step, and columns of it; of maps of one image on one cluster, where a
 # row of the widest map near the last layer takes more than this part of SRAM.  What is kept is then two rows of a 3x3
 # window, not three or four; where rows of all maps fit whole, nothing is saved.
@@ -274,6 +278,19 @@ LEAST_READS = 1.5
 # block with cross attention 5.8 % less in 1.3 % fewer; with 0.015 a block of Swin moves 1.8 % less, but in 2.5 % more
 # cycles, and one of T5 1.7 % less in 1.2 % more.
 HELD_PART_AT_LEAST = 0.025
+# How much more of a tensor must stay as rows of all channels than as whole channels: each copy of such a part has more
+# and shorter runs.  A block of shifted windows (swin_shift_14, f16 on `edge`) took 7 % more cycles for 0.1 % fewer
+# bytes.
+HELD_FINER = 1.1
+
+# Shares of SRAM that units are planned for again where parts of tensors may take the rest, in networks of at most so
+# many layers (`network/trials/parts_beside.py`): on `edge` in f16 squeeze_excite_160 moves 1.44 times what is
+# compulsory so, 1.51 where the parts have what is left, and mbconv_se_112_b4 1.35, image by image, instead of 1.52.
+SHARES_BESIDE = 0.75, 0.5625, 0.4375
+MOST_BESIDE = 48
+# Cycles of units alone may rise by this power of the factor by which bytes fall: of squeeze_excite_160 they rise by
+# 5.8 % in the models for 4.2 % of the bytes, by 1.8 % on the machine.
+BESIDE_SLOWER = 2
 
 # --- moves that are left out (passes/lower/load_parts.py, passes/lower/store_parts.py)
 

@@ -13,7 +13,7 @@ from xdsl.passes import ModulePass
 from frustum.dialects import graph as g
 from frustum.dialects.choices import AskedBorders
 from frustum.dialects.extents import aligned
-from frustum.dialects.module import POLICY, RESERVED, text_of
+from frustum.dialects.module import POLICY, RESERVED, number_of, text_of
 from frustum.dialects.target import Target
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.layer import is_move
@@ -35,9 +35,10 @@ class LeaveRoom(ModulePass):
 
     Before: units, some with partitions.  After: the units over which such a tensor lives fit into what it leaves of
     SRAM, and say so (`frustum.reserved`), where bytes of DRAM fall by a larger factor than cycles grow by, as in what
-    `frustum-fuse-layers` takes to save time.  Tensors that move most often are first, of these such as live over fewest
-    units.  Which tensors stay in the end is for `frustum-lower-keep-tensors` to say.  Networks that are not fused by
-    policy optimal are left as they are, and so are units that read or keep tiles in SRAM.
+    `frustum-fuse-layers` takes to save time.  What units leave to parts of tensors already stays free.  Tensors that
+    move most often are first, of these such as live over fewest units.  Which tensors stay in the end is for
+    `frustum-lower-keep-tensors` to say.  Networks that are not fused by policy optimal are left as they are, and so are
+    units that read or keep tiles in SRAM.
     """
 
     name = "frustum-tile-leave-room"
@@ -74,7 +75,7 @@ class _Rooms:
         self.capacity = int(target.memory("sram").capacity_bytes * share)
         self.room = int(target.memory("sram").capacity_bytes * min(share, KEPT_SRAM_SHARE))
         self.held = kept_bytes(units, target)[1]
-        self.reserved = [0] * len(units)
+        self.reserved = [number_of(unit, RESERVED, 0) for unit in units]
         core = target.core
         nram = replace(core.nram, capacity_bytes=aligned(int(core.nram.capacity_bytes * ROOM_NRAM_SHARE)))
         cluster = replace(target.cluster, core=replace(core, nram=nram))

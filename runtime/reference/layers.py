@@ -454,6 +454,7 @@ OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.ConcatOp: lambda op, *xs: np.concatenate(xs, op.axis),
     graph.SliceOp: lambda op, x: kernels.slice_elements(x, op.starts, op.steps, _result_shape(op)),
     graph.PadOp: lambda op, x: kernels.pad(x, op.low, op.high, op.value),
+    graph.PartOp: lambda op, x: x[op.start : op.start + op.count],
     graph.ReshapeOp: lambda op, x: x.reshape(_result_shape(op)),
     graph.TransposeOp: lambda op, x: x.transpose(op.perm),
     graph.RearrangeOp: lambda op, x: kernels.rearrange(x, op.parts, _result_shape(op)),

@@ -68,13 +68,17 @@ class Declarations:
         self.dtypes: tuple[str | None, ...] = m.texts_of(network, m.MODEL_DTYPES) or unknown
 
     def declare(self) -> None:
-        """Externals: inputs, weights in use, results of units; a reshape shares its operand's buffer."""
+        """Externals: inputs, weights in use, results of units; a reshape shares its operand's buffer, and so
+        does a part of an input."""
         block = self.network.body.block
         for name, argument, dtype in zip(self.network.inputs, block.args, self.dtypes, strict=False):
             self.buffers[argument] = Window(self.external(name, "input", argument, dtype))
         for op in block.ops:
             if isinstance(op, g.ReshapeOp):
                 self.buffers[op.result] = self.buffers[op.x]
+            elif isinstance(op, g.PartOp):
+                before = op.start * math.prod(shape_of(op.x)[1:])
+                self.buffers[op.result] = replace(self.buffers[op.x], offset=self.buffers[op.x].offset + before)
             elif isinstance(op, g.WeightOp):
                 self.buffers[op.result] = Window(self.weight(op))
             elif isinstance(op, t.UnitOp):

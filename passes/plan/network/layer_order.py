@@ -376,9 +376,12 @@ def rates_of(nodes: Sequence[LayerNode], count: int, d: int) -> tuple[list[Fract
 def orders(network: g.NetworkOp, section: Operation | None = None) -> list[list[Operation]]:
     """The order of the file, and where they differ: branch after branch, and level by level; of one section.  In all
     of them the products that make heads stand right before the attention that reads these.  Where policy `optimal` has
-    put chunks of maps instead of whole ones, the order is that in which it has put them."""
+    put chunks of maps instead of whole ones, or one image after the other, the order is that in which it has put
+    them."""
     ops = heads_together(ops_of_section(network, section))
     if any({PART_OF_SUM, JOINT} & op.attributes.keys() for op in ops):
+        return [ops]
+    if any(isinstance(op, g.PartOp) for op in network.body.block.ops):
         return [ops]
     position = {op: i for i, op in enumerate(ops)}
     roots = ([g.root_of(operand).owner for operand in op.operands] for op in ops)

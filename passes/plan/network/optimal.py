@@ -82,6 +82,9 @@ class NetworkPlan:
 
     alternatives: dict[str, dict[str, int]] = field(default_factory=dict, compare=False)
     """The figures with each thing that can be least."""
+    reserved: tuple[int, ...] = ()
+    """Bytes of SRAM that each unit leaves to parts of tensors, if any; `held_bytes` of DRAM these save."""
+    held_bytes: int = 0
 
     @property
     def between_bytes(self) -> int:

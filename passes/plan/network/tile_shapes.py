@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from frustum.dialects.extents import Extents, aligned, ceil_div
 from frustum.dialects.unit import Borders, Partition
-from frustum.passes.plan.model import FEWEST_COLUMNS, RASTER_COLUMNS, RASTER_ROWS, STRIPS
+from frustum.passes.plan.model import EVEN_STRIPS, FEWEST_COLUMNS, RASTER_COLUMNS, RASTER_ROWS, STRIPS
 from frustum.passes.plan.piece_extents import halves
 
 Ints = NDArray[np.int64]
@@ -170,6 +170,7 @@ def cuts_of(
     yield from (share._replace(mode=Mode.OVERLAP, images=some) for some in halves(share.images)[1:])
     heights = [tall] if BY_ROWS in whole else sorted({*halves(tall), *(r for r in SMALL_HEIGHTS if r < tall)})
     strips = [s for s in STRIPS if s == 1 or wide >= s * fewest]
+    strips += [s for s in EVEN_STRIPS if wide % s == 0 and wide >= s * fewest]
     widths = {aligned(ceil_div(wide, s), grain) for s in strips for grain in grains}
     for rows in heights:
         for columns in [wide] if BY_COLUMNS in whole else sorted(c for c in widths if c <= wide):

@@ -6,21 +6,20 @@ Source: docs/techniques/tfu.md, "Policy optimal" and "Running a unit".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.ir import Block, Operation
 
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
-from frustum.dialects.module import PLACE
+from frustum.dialects.module import RESERVED
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.foreign import gather, sections_of
-from frustum.passes.analysis.layer import is_side_by_side
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice, values_of
@@ -42,10 +41,13 @@ from frustum.passes.plan.network.optimal import (
     plan_network,
 )
 from frustum.passes.plan.network.trials.hidden_held import hold_hidden
+from frustum.passes.plan.network.trials.images_apart import images_apart
 from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.joint_maps import joint_maps
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
+from frustum.passes.plan.network.trials.parts_beside import is_dearer, moved_bytes, with_room
 from frustum.passes.plan.network.trials.planes_by_rows import planes_by_rows
+from frustum.passes.plan.network.trials.stored_parts import Again, name_parts
 from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
 
 
@@ -310,10 +312,40 @@ def with_inputs_held(planner: Planner) -> NetworkPlan | None:
     return planner.kept_if(hold_far_inputs(order, model.HELD_SHARE * capacity, capacity), is_near)
 
 
+def with_room_for_parts(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster one whose units leave SRAM for parts of tensors that move several times."""
+    target, options = planner.target, planner.options
+    is_open = options.keep and options.ends is None and len(plan.order.nodes) <= model.MOST_BESIDE
+    if not is_open or target.chip.clusters > 1 or is_near(plan):
+        return plan
+    sram_bytes = int(target.cluster.sram.capacity_bytes * options.sram)
+
+    def planned(share: float) -> NetworkPlan | None:
+        return replace(planner, options=replace(options, sram=share * options.sram)).plan()
+
+    return with_room(plan, planned, sram_bytes, is_for_bytes=options.optimise == "bytes")
+
+
+def with_images_apart(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on one cluster one with which fewer bytes move of one image after the other, and cycles rise by no
+    larger factor."""
+    if not plan.reserved or planner.section is not None:
+        return plan
+    changes = images_apart(plan.order, planner.network)
+    other = planner.plan() if changes else None
+    if other is not None:
+        other = with_room_for_parts(planner, other)
+        is_dear = planner.options.optimise != "bytes" and is_dearer(other, plan)
+        if moved_bytes(other) < moved_bytes(plan) and not is_dear:
+            return other
+    undo(changes)
+    return plan
+
+
 TRIALS = (
     with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_heads_in_chunks, with_joint_maps,
-    with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held,
-    with_planes_by_rows,
+    with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held, with_planes_by_rows,
+    with_room_for_parts, with_images_apart,
 )  # fmt: skip
 """Changes of the network that are planned in turn, each of what the ones before have left."""
 
@@ -361,12 +393,14 @@ def write_units(plan: NetworkPlan, first: int, reasons: Sequence[str]) -> None:
         written = wrap(layers, f"u{number}", reason, values_of(unit.kept, plan.order))
         if unit.plan is not None:
             annotate(written, layers, unit.plan, is_small=unit.plan.partition.depth == 1)
+        if plan.reserved and plan.reserved[number - first]:
+            written.attributes[RESERVED] = IntegerAttr(plan.reserved[number - first], i64)
 
 
 def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
-    """Put the layers of a section in this order, and every reshape of it before its first reader."""
+    """Put the layers of a section in this order, and every reshape, and part of an input, before its first reader."""
     own = [op for op, behind in sections_of(block).items() if behind is section]
-    waiting = {op for op in own if isinstance(op, g.ReshapeOp)}
+    waiting = {op for op in own if isinstance(op, (g.ReshapeOp, g.PartOp))}
     end = own[-1].next_op if own else None
     assert end is not None  # a network ends with its outputs
 
@@ -408,72 +442,3 @@ def move_together(ops: Sequence[Operation], unit_name: str) -> None:
     for reader in reversed(later):
         reader.detach()
         block.insert_op_after(reader, last)
-
-
-# ---------------------------------------------------------------- concatenations of which units store parts
-
-
-@dataclass(frozen=True)
-class Again:
-    """A concatenation inside a unit that is read behind it, and the one that names its parts there."""
-
-    inside: g.ConcatOp
-    behind: g.ConcatOp
-
-    def undo(self) -> None:
-        """The network as it was."""
-        if self.inside.parent is None:
-            block = self.behind.parent
-            assert block is not None
-            block.insert_op_before(self.inside, self.behind)
-        self.behind.result.replace_all_uses_with(self.inside.result)
-        self.behind.detach()
-        self.behind.erase()
-
-
-def name_parts(order: LayerOrder, first: int, stop: int, in_sram: Set[int]) -> list[Again]:
-    """Let what stands behind layers [first, stop) read the parts of their concatenations that are stored, where some
-    part is in DRAM before; `in_sram` are maps that the layers find or leave there."""
-    nodes, maps = order.nodes, order.maps
-    inside = {nodes[k].op for k in range(first, stop)}
-    found = []
-    for k in range(first, stop):
-        op, map_ = nodes[k].op, maps[k]
-        if not isinstance(op, g.ConcatOp) or not is_side_by_side(op) or stop - first == 1:
-            continue
-        if map_.is_output or map_.needs_dram or map_.last_use < stop or k in in_sram:
-            continue
-        parts = parts_of(op, inside)
-        makers = [part.owner for part in parts]
-        if all(maker in inside for maker in makers) or len(set(parts)) < len(parts):
-            continue
-        numbers = [order.number_of(part) for part in parts]
-        if None not in numbers and in_sram.isdisjoint(numbers):
-            found.append(behind(op, parts, inside, nodes[stop - 1].op))
-    return found
-
-
-def parts_of(concat: g.ConcatOp, inside: Collection[Operation]) -> list[SSAValue]:
-    """What a concatenation and those in it, of some layers, lay side by side."""
-    parts: list[SSAValue] = []
-    for x in concat.xs:
-        maker = x.owner
-        if isinstance(maker, g.ConcatOp) and maker in inside and is_side_by_side(maker):
-            parts += parts_of(maker, inside)
-        else:
-            parts.append(x)
-    return parts
-
-
-def behind(op: g.ConcatOp, parts: list[SSAValue], inside: Collection[Operation], last: Operation) -> Again:
-    """The concatenation of these parts behind the last layer, for readers that are not among the layers."""
-    again = g.ConcatOp(parts, 1)
-    again.location = op.location
-    again.attributes[PLACE] = UnitAttr()
-    block = last.parent
-    assert block is not None
-    block.insert_op_after(again, last)
-    op.result.replace_uses_with_if(again.result, lambda use: use.operation not in inside)
-    if not op.result.uses:
-        op.detach()
-    return Again(op, again)

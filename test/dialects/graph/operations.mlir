@@ -24,6 +24,7 @@ builtin.module attributes {frustum.weights = "a.safetensors"} {
     %cut = fgraph.slice %cat starts [0, 1, 7, 0] steps [1, 2, -1, 1] : (tensor<1x8x8x8xf32>) -> tensor<1x4x8x8xf32>
     %pad = fgraph.pad %cut low [0, 0, 1, -1] high [0, 0, 0, 2] value -inf : (tensor<1x4x8x8xf32>) -> tensor<1x4x9x9xf32>
     %flat = fgraph.reshape %pad : (tensor<1x4x9x9xf32>) -> tensor<4x81xf32>
+    %part = fgraph.part %m start 1 count 1 : (tensor<2x3x5xf32>) -> tensor<1x3x5xf32>
     %turned = fgraph.transpose %flat perm [1, 0] : (tensor<4x81xf32>) -> tensor<81x4xf32>
     %wide = fgraph.resize linear %avg rounding floor scale [0.5, 0.33333333333333331] offset [-0.25, 0.0] : (tensor<1x4x5x5xf32>) -> tensor<1x4x10x15xf32>
     %woven = fgraph.interleave %max, %max factor [2, 1] : (tensor<1x4x4x4xf32>, tensor<1x4x4x4xf32>) -> tensor<1x4x8x4xf32>
@@ -50,6 +51,7 @@ builtin.module attributes {frustum.weights = "a.safetensors"} {
 // CHECK-NEXT: fgraph.slice %cat starts [0, 1, 7, 0] steps [1, 2, -1, 1] :
 // CHECK-NEXT: fgraph.pad %cut low [0, 0, 1, -1] high [0, 0, 0, 2] value -inf :
 // CHECK-NEXT: fgraph.reshape %pad : (tensor<1x4x9x9xf32>) -> tensor<4x81xf32>
+// CHECK-NEXT: fgraph.part %m start 1 count 1 : (tensor<2x3x5xf32>) -> tensor<1x3x5xf32>
 // CHECK-NEXT: fgraph.transpose %flat perm [1, 0] :
 // CHECK-NEXT: fgraph.resize linear %avg rounding floor scale [5.000000e-01, 0.33333333333333331] offset [-2.500000e-01, 0.000000e+00] :
 // CHECK-NEXT: fgraph.interleave %max, %max factor [2, 1] :

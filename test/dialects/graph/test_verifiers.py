@@ -17,6 +17,7 @@ from frustum.dialects.graph import (
     NetworkOp,
     OutputOp,
     PadOp,
+    PartOp,
     PoolOp,
     ReduceOp,
     ReshapeOp,
@@ -34,6 +35,8 @@ def value(*shape, element=f32):
 
 X = (1, 4, 8, 8)
 REFUSED = [
+    (lambda: PartOp(value(*X), 1, 1), "fgraph.part: start 1, count 1; allowed: positions of 1"),
+    (lambda: PartOp(value(*X), 0, 0), "fgraph.part: start 0, count 0; allowed: positions of 1"),
     (lambda: ConvOp(value(*X), value(8, 3, 3, 3)), "4 channels, but 1 groups of 3"),
     (lambda: ConvOp(value(*X), value(7, 2, 3, 3), groups=2), "7 output channels do not divide into 2 groups"),
     (lambda: ConvOp(value(4, 8, 8), value(8, 4, 3, 3)), "expected 4-D operands"),

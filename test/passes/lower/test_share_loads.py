@@ -3,6 +3,7 @@
 import pytest
 from agreement import check_agreement
 from networks import Net
+from searches import with_sram
 from stops import modules_at_stops, run_module
 
 from frustum.backend.pipeline import Choices
@@ -39,6 +40,14 @@ def test_it_is_loaded_once(target, rows, channels):
 def test_other_policies_load_it_for_every_layer(choices):
     module, _ = same_weight(1, 64)
     assert len(loads_of_weights(modules_at_stops(module, "edge", choices)["fixed"])) == 3
+
+
+def test_it_takes_the_place_of_what_each_layer_had():
+    module, inputs = same_weight(1, 256)  # 128 KiB of weights: twice these are more than there is
+    modules = modules_at_stops(module, with_sram("edge", 192), Choices(dtype="f16", policy="optimal"))
+    assert len(loads_of_weights(modules["fixed"])) == 1
+    found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(found, "f16")
 
 
 def test_without_room_it_is_loaded_again():
