@@ -330,17 +330,19 @@ class CutUnit:
 
 
 def short_runs(cut: CutUnit) -> int:
-    """Bytes for which the DRAM port is busy beside those that move: narrow boxes have short rows."""
+    """Bytes for which the DRAM port is busy beside those that move: narrow boxes have short rows, where columns
+    are neighbours."""
     unit, least, total = cut.unit, cut.target.chip.dram.minimum_run_bytes, 0
     inputs = zip(cut.projection.inputs, unit.inputs, strict=True)
     stored = (
         (r, j) for r, j in zip(cut.projection.stores, unit.stored, strict=False) if j not in cut.kept
     )
-    boxes = [(r, x.dims, x.element_bytes) for r, x in inputs if not x.resident]
-    boxes += [(r, unit.layers[j].out_dims, unit.layers[j].out_bytes) for r, j in stored]
-    for region, dims, element_bytes in boxes:
+    boxes = [(r, x.dims, x.view, x.element_bytes) for r, x in inputs if not x.resident]
+    layers = ((r, unit.layers[j]) for r, j in stored)
+    boxes += [(r, layer.out_dims, layer.out_view, layer.out_bytes) for r, layer in layers]
+    for region, dims, view, element_bytes in boxes:
         run = region.extent[3] * element_bytes
-        if region.extent[3] < dims[3] and run < least:
+        if region.extent[3] < dims[3] and run < least and view.strides[3] == 1:
             total += math.prod(dims) * element_bytes * (least - run) // run
     return total
 

@@ -75,7 +75,8 @@ def saved_bytes(unit: UnitOp, target: Target) -> int:
     partition, layers = unit.partition.data, unit_layers(unit)
     if partition.shared or partition.bands or partition.has_owned_tiles or partition.borders == "raster":
         return 0
-    if any(submap is None or submap.in_rounds for submap in map(map_of, layers.ops)):
+    working = (op for op, layer in zip(layers.ops, layers.layers, strict=True) if not layer.kind.is_place)
+    if any(submap is None or submap.in_rounds for submap in map(map_of, working)):
         return 0
     handed = replace(partition, handed=True)
     return loaded_bytes(layers, partition, target) - loaded_bytes(layers, handed, target)

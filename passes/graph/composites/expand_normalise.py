@@ -20,7 +20,7 @@ from frustum.dialects.target import Target
 from frustum.passes.analysis.module import element_bytes, target_of
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.composites.expand_attention import without_pieces
-from frustum.passes.graph.composites.plain_layers import PlainLayers
+from frustum.passes.graph.composites.plain_layers import PlainLayers, is_alone
 from frustum.passes.plan.network.trials.plane_norms import PlaneNorm, is_of_channels, is_of_planes
 from frustum.passes.weights import store_of
 
@@ -38,6 +38,9 @@ take 0.26 to 0.65 of the cycles, 8 between convolutions of 3x3 take 1.06 to 1.2.
 PARTS_OF_CLUSTER = 8
 """Parts of a turn that a cluster has at most: a tile is one turn of all clusters, and a softmax of two rows of 900,000
 in f16 on `default` reads them once so, not with one turn of 30 parts a cluster."""
+PARTS_OF_LARGE = 4
+"""The same of a group that leaves units little room beside it (`is_alone`): a tile, of which four or six copies have to
+fit there, is a 64th of SRAM."""
 SMALLER_PARTS = 8
 """Parts for which clusters have equal numbers are at least that part of the longest that there are."""
 
@@ -114,16 +117,16 @@ def take_activation(op: g.NormaliseOp, target: Target) -> None:
         Rewriter.replace_op(user, [], [op.result])
 
 
-def parts_of(total: int, most: int, clusters: int, is_split: bool = True) -> tuple[int, int, int]:
+def parts_of(total: int, most: int, clusters: int, parts: int | None = PARTS_OF_CLUSTER) -> tuple[int, int, int]:
     """So many elements as turns, parts of each, and equal elements of a part, at most `most`.  Each cluster has as many
-    parts of a turn, where there are such parts that are not much smaller; all parts are one turn where they are not
-    split, or one cluster has all."""
+    parts of a turn, `parts` at most, where there are such parts that are not much smaller; all parts are one turn where
+    that is None, or one cluster has all."""
     longest = longest_part(total, most)
     for part in range(longest, longest // SMALLER_PARTS, -1):
         count = total // part
         if clusters == 1 or total % part or count % clusters:
             continue
-        share = longest_part(count // clusters, PARTS_OF_CLUSTER if is_split else count)
+        share = longest_part(count // clusters, parts or count)
         return count // (share * clusters), share * clusters, part
     return 1, total // longest, longest
 
@@ -211,7 +214,9 @@ class _NormExpansion(PlainLayers):
         channels = shape[1] // op.groups if is_by_channels else 1
         rows = shape[0] * op.groups if op.groups > 1 else math.prod(shape[:first])
         clusters, total = self.target.chip.clusters, math.prod(shape) // (rows * channels)
-        turns, parts, part = parts_of(total, self.most, clusters, is_split=channels == 1)
+        is_large = is_alone(total * channels * element_bytes(op.x), self.target)
+        of_turn = PARTS_OF_LARGE if is_large else PARTS_OF_CLUSTER if channels == 1 else None
+        turns, parts, part = parts_of(total, self.most, clusters, of_turn)
         return rows, channels * turns, parts, part
 
     def of_rows(self, x: SSAValue, split: Extents, operands: Sequence[SSAValue]) -> SSAValue:
@@ -238,17 +243,19 @@ class _NormExpansion(PlainLayers):
         return self.is_of_rows(value) or (is_constant and self.channels_in(split) is not None)
 
     def channels_in(self, split: Extents) -> Extents | None:
-        """How all channels of all images are seen: as rows, or as those of rows; None where they are not."""
+        """How all channels of all images are seen: as rows, or as those of rows, each perhaps several times, one for
+        each turn; None where they are not."""
         images, channels, *_ = g.shape_of(self.op.x)
-        return next((each for each in ((split[0], 1), split[:2]) if math.prod(each) == images * channels), None)
+        return next((each for each in ((split[0], 1), split[:2]) if math.prod(each) % (images * channels) == 0), None)
 
     def seen(self, value: SSAValue, split: Extents, start: int, stop: int) -> SSAValue:
         """A scale or shift as rows [start, stop) need it."""
         if self.is_of_rows(value):
             return self.shaped(value, (1, *split[1:]))
         assert isinstance(value.owner, g.WeightOp)
+        seen = self.channels_in(split) or ()
         array = np.tile(self.store[value.owner.key.data].ravel(), g.shape_of(self.op.x)[0])
-        own = array.reshape(*(self.channels_in(split) or ()), 1, 1)[start:stop]
+        own = np.repeat(array, math.prod(seen) // len(array)).reshape(*seen, 1, 1)[start:stop]
         key = self.store.add(value.owner.key.data, own)
         return self.add(g.WeightOp(key, g.tensor_type(g.tensor_of(value).element_type, own.shape)))
 

@@ -20,6 +20,9 @@ TOGETHER_SHARE = 0.5
 """Of the SRAM of all clusters, which a part of a tensor takes that stays there until all of it has been read again:
 the units that read it need the rest.  Of two groups of 0.59 in f16 on `default` the second is read twice, and what
 takes 0.88 goes through DRAM between all layers."""
+ALONE_SHARE = 0.9
+"""The same of a part that is one row or group, if its parts come and go in turns: of eight groups of 0.88 in f32 on
+`default` each is read once then (1.27 million cycles; 1.77 where all of them are read twice)."""
 MOST_TURNS = 16
 """Parts of a tensor that are taken one after another at most: each is planned by itself (eight groups of 64 channels
 of 360 x 640 take 7 s)."""
@@ -28,6 +31,12 @@ of 360 x 640 take 7 s)."""
 def together_bytes(target: Target) -> int:
     """What a part of a tensor may take that is to stay in SRAM, each cluster holding its share."""
     return int(TOGETHER_SHARE * target.chip.clusters * target.cluster.sram.capacity_bytes)
+
+
+def is_alone(row_bytes: int, target: Target) -> bool:
+    """Whether a row or group of so many bytes leaves units that read it again little room, but may stay."""
+    chip_bytes = target.chip.clusters * target.cluster.sram.capacity_bytes
+    return together_bytes(target) < row_bytes <= ALONE_SHARE * chip_bytes
 
 
 @dataclass
@@ -53,6 +62,7 @@ class PlainLayers:
         rows, *row = g.shape_of(x)
         taken = together_bytes(target) * rows // value_bytes(x)
         fits_one = taken >= target.chip.clusters
+        taken += is_alone(value_bytes(x) // rows, target)
         if fits_one or not 0 < taken < rows <= MOST_TURNS * taken:
             return made(x, 0, rows)
         parts = []

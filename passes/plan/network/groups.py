@@ -225,7 +225,7 @@ class GroupsBefore:
         late = np.where(need.lead > -FAR, ceil_div(need.lead, made), 0)
         joins = number not in self.read_apart  # by layers of this group; what others read of it is their affair
         inside = self.needs.raster.inside(number, columns.extent)
-        short = self.buffers.short(moved, inside, width, read.element_bytes)
+        short = self.buffers.short(moved, inside, width, read.element_bytes) * read.in_rows
         if number in self.factors:  # loaded by itself, all of some images
             factor = self.factors[number]
             of_image = factor.bytes // factor.dims[0]
@@ -295,6 +295,7 @@ class Buffers:
         if is_stored:
             moved = np.full(self.needs.size, self.order.maps[k].bytes)
             short = self.short(moved, made.columns, made.layer.out_dims[3], made.layer.out_bytes)
+            short = short * (made.layer.out_view.strides[3] == 1)
             self.stored[k] = Boundary(
                 k, size, moved, zero, not has_place, need.rows, need.columns, zero, short, zero
             )

@@ -84,7 +84,8 @@ class HeldShare(NamedTuple):
 
 def shares_of(order: LayerOrder, clusters: int) -> dict[KeptMap, HeldShare]:
     """What each cluster holds of every map that may stay: all of it, its images, its channels, or its share of rows or
-    columns with the borders that single layers need of it."""
+    columns with the borders that single layers need of it.  A map of one position has no rows or columns to share: its
+    forms would crowd out, among the states of a cut, those of the maps that matter."""
     found = {}
     for map_ in order.maps[: len(order.nodes)]:
         layer, number = order.nodes[map_.number].layer, map_.number
@@ -98,7 +99,7 @@ def shares_of(order: LayerOrder, clusters: int) -> dict[KeptMap, HeldShare]:
             share = ceil_div(size, clusters)
             before, behind = borders_of(order, map_, d, share, clusters) if d >= BY_ROWS else (0, 0)
             held = map_.bytes // size * min(size, share + before + behind)
-            if d >= BY_ROWS or size > 1:
+            if size > 1 or (d >= BY_ROWS and max(layer.out_dims[2:]) > 1):
                 found[KeptMap(number, d)] = HeldShare(share, before, behind, aligned(held))
                 found[KeptMap(number, in_place(d))] = HeldShare(share, before, behind, aligned(map_.bytes))
     return found

@@ -16,7 +16,7 @@ from functools import cached_property
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import Extents, ceil_div
+from frustum.dialects.extents import Extents, ceil_div, replaced
 from frustum.dialects.module import JOINT, PART_OF_SUM, PLACE
 from frustum.dialects.tile import AnyAxis, Axis, Whole
 from frustum.passes.analysis.foreign import is_read_by_others, others_in, sections_of
@@ -52,6 +52,8 @@ class Read:
     """An image of the result needs several of the map, or one of another number: slices of a volume."""
     by_channel: bool = False
     """Channel i of the result needs channel i of the map."""
+    in_rows: bool = True
+    """Columns follow each other in DRAM: few of them are a short run there."""
 
     @property
     def bytes(self) -> int:
@@ -315,13 +317,16 @@ class _Reading:
         )
         rows, columns = operand.access[ROWS], operand.access[COLUMNS]
         own = self.layers[i]
-        is_same = operand.access[0] == Axis() and (own is None or dims[0] == own.out_dims[0])
+        images = operand.access[0]
+        if own is not None and not joins and isinstance(images, Axis) and images == Axis(low=images.low):
+            dims, images = replaced(dims, 0, min(dims[0], own.out_dims[0])), Axis()  # no more is loaded
+        is_same = images == Axis() and (own is None or dims[0] == own.out_dims[0])
         by_image = is_same or dims[0] == 1
         channels = channels_of(operand, own)
-        images_mix = not by_image and isinstance(operand.access[0], Axis) and operand.access[0].den == 1
+        images_mix = not by_image and isinstance(images, Axis) and images.den == 1
         by_channel = own is not None and operand.access[1] == Axis() and dims[1] == own.out_dims[1]
-        size = operand.element_bytes
-        return Read(number, joins, dims, size, rows, columns, channels, by_image, images_mix, by_channel)
+        size, in_rows = operand.element_bytes, operand.view.strides[COLUMNS] == 1
+        return Read(number, joins, dims, size, rows, columns, channels, by_image, images_mix, by_channel, in_rows)
 
 
 def channels_of(operand: MapOperand, layer: Layer | None) -> tuple[int, int]:

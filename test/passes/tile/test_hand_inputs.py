@@ -52,6 +52,25 @@ def upscaled():
     return net.module(net.layer(graph.DepthToSpaceOp(x, (3, 3), 1, (1, 1, 360, 480))))
 
 
+def side_by_side():
+    """Two convolutions of one input, which another one reads together: more than fits all clusters, so one unit."""
+    net = Net()
+    x = net.input(1, 4, 160, 160)
+    both = net.layer(graph.ConcatOp([net.conv(x, 96, kernel, pads=(kernel // 2,) * 4) for kernel in (3, 1)], 1))
+    return net.module(net.conv(both, 4, 1, pads=(0,) * 4))
+
+
+def test_a_concatenation_in_a_unit_is_no_obstacle():
+    module, inputs = side_by_side()
+    choices = Choices(dtype="f16", policy="optimal", optimise="bytes")
+    modules = modules_at_stops(module, "default", choices)
+    (unit,) = handed(modules)
+    assert any(isinstance(op, graph.ConcatOp) for op in unit.body.block.ops)
+    (whole,) = inputs.values()
+    assert counted(modules, choices).dram_bytes_by_class["input"] == 2 * whole.size
+    check_agreement({stop: run_module(modules[stop], inputs) for stop in ("tiled", "fixed")}, "f16")
+
+
 @pytest.mark.parametrize("network, borders", [(blurred, "overlap"), (upscaled, "exchange")])
 def test_an_input_is_loaded_once(network, borders):
     module, inputs = network()

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from networks import Net
 from programs import machine
-from stops import aimed, run_module
+from stops import aimed, executable, modules_at_stops, run_module
 from xdsl.context import Context
 
+from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.composites.expand_normalise import ExpandNormalise, _NormExpansion, parts_of
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.weights import store_of
+from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count
 
 
 @pytest.mark.parametrize("clusters", [1, 3])
@@ -95,18 +98,61 @@ def test_between_operand_and_result_all_is_wide(mean, deviation, rms):
 
 
 @pytest.mark.parametrize(
-    ("total", "most", "clusters", "is_split", "found"),
+    ("total", "most", "clusters", "of_turn", "found"),
     [
-        (96, 10, 1, True, (1, 12, 8)),  # one cluster has all, in parts as long as may be
-        (96, 12, 4, True, (1, 8, 12)),
-        (7680, 12, 4, True, (20, 32, 12)),  # at most eight parts of each cluster a turn
-        (7680, 12, 4, False, (1, 640, 12)),
-        (90, 10, 4, True, (1, 9, 10)),  # no number of parts is a multiple of four
-        (60, 20, 4, True, (1, 4, 15)),  # shorter parts, so that each cluster has one
+        (96, 10, 1, 8, (1, 12, 8)),  # one cluster has all, in parts as long as may be
+        (96, 12, 4, 8, (1, 8, 12)),
+        (7680, 12, 4, 8, (20, 32, 12)),  # at most eight parts of each cluster a turn
+        (7680, 12, 4, None, (1, 640, 12)),
+        (7680, 12, 4, 4, (40, 16, 12)),  # of a group that leaves little room
+        (90, 10, 4, 8, (1, 9, 10)),  # no number of parts is a multiple of four
+        (60, 20, 4, 8, (1, 4, 15)),  # shorter parts, so that each cluster has one
     ],
 )
-def test_parts_are_dealt_equally_where_they_can_be(total, most, clusters, is_split, found):
-    assert parts_of(total, most, clusters, is_split) == found
+def test_parts_are_dealt_equally_where_they_can_be(total, most, clusters, of_turn, found):
+    assert parts_of(total, most, clusters, of_turn) == found
+
+
+@pytest.mark.parametrize(
+    ("sram_bytes", "slices", "turns"),
+    [
+        (1 << 16, 2, 1),  # a quarter of what all clusters have: two groups at a time
+        (1 << 15, 4, 1),  # a half: one at a time
+        (18 << 10, 4, 8),  # 0.89: one at a time, in turns of few parts
+        (16 << 10, 0, 1),  # all of it: no group stays
+    ],
+)
+def test_a_group_that_fits_all_clusters_is_normalised_by_itself(sram_bytes, slices, turns):
+    """Four groups of two channels, 64 KiB each, in four clusters."""
+    net = Net()
+    x = net.input(1, 8, 64, 128)
+    op = g.NormaliseOp(x, net.weight(8, 1, 1), net.weight(8, 1, 1), axes=(1, 2, 3), epsilon=1e-3, groups=4)
+    module, inputs = net.module(net.layer(op))
+    plain = module.clone()
+    (found,) = [each for each in plain.walk() if isinstance(each, g.NormaliseOp)]
+    _NormExpansion(found, store_of(plain), target=machine(4, 1, capacity=sram_bytes), most=64).run()
+    plain.verify()
+    cut = [g.shape_of(each.result) for each in plain.walk() if isinstance(each, g.SliceOp)]
+    assert len(cut) == slices
+    seen = {g.shape_of(each.x) for each in plain.walk() if isinstance(each, g.ReduceOp)}
+    assert max(seen, key=np.prod)[1] == 2 * turns
+    for wanted, got in zip(run_module(module, inputs).values(), run_module(plain, inputs).values(), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_groups_that_take_most_of_sram_move_once():
+    """Two groups of 7 MB in f32, which take 0.875 of the SRAM of all clusters."""
+    net = Net()
+    x = net.input(1, 8, 448, 1024)
+    op = g.NormaliseOp(x, net.weight(8, 1, 1), net.weight(8, 1, 1), axes=(1, 2, 3), epsilon=1e-3, groups=2)
+    module, inputs = net.module(net.layer(op))
+    choices = Choices(dtype="f32", policy="optimal")
+    made = executable(modules_at_stops(module, "default", choices)["fixed"], choices)
+    ran = Machine(made)
+    moved = count(ran.expanded, ran.target, made.code.page_bytes).dram_bytes_by_class
+    (whole,) = inputs.values()
+    assert moved["input"] == moved["output"] == 4 * whole.size
+    assert moved.get("intermediate", 0) == 0
 
 
 @pytest.mark.parametrize(("groups", "is_taken"), [(8, False), (16, True), (32, True)])

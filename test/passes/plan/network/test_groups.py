@@ -9,9 +9,11 @@ from fusion_networks import Case, grown
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Net
+from xdsl.dialects.builtin import DenseArrayBase, i64
 
 from frustum.backend import targets
 from frustum.dialects import graph
+from frustum.dialects.module import FORM
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import project
 from frustum.passes.analysis.unit_layers import layers_of
@@ -255,3 +257,30 @@ def test_every_raster_shape_of_every_group_is_what_projection_says():
 
     each()
     assert max(seen) >= 3
+
+
+def test_images_that_are_picked_are_all_that_is_loaded():
+    """One of eight groups of a map is asked for, in rows of one image: no tile has the others."""
+    net = Net()
+    op = graph.PickOp(net.input(8, 4, 16, 16), (3, 0, 0, 0), (2, 4, 16, 16), (1, 1, 1, 1))
+    order = listed(net.module(net.layer(op))[0])
+    (read,) = order.nodes[0].reads
+    assert read.dims == (2, 4, 16, 16)
+    assert read.by_image and not read.images_mix
+    (group,) = GroupsBefore(order, targets.load("default"), 1).within(1 << 30)
+    assert set(group.inputs[0].moved[group.valid].tolist()) == {read.bytes}
+
+
+def test_few_columns_are_short_runs_only_where_columns_are_neighbours():
+    """Few columns of a map, and of tokens whose channels follow each other."""
+    maps, rows = Net(), Net()
+    plain = listed(maps.module(maps.unary("relu", maps.input(1, 64, 16, 16)))[0])
+    product = graph.MatmulOp(rows.input(1, 64, 64), rows.weight(64, 64))
+    product.attributes[FORM] = DenseArrayBase.from_list(i64, (0, 3, 1))
+    tokens = listed(rows.module(rows.layer(product))[0])
+    for order, has_short in ((plain, True), (tokens, False)):
+        (group,) = GroupsBefore(order, targets.load("default"), 1).within(1 << 30)
+        few = group.valid & (group.inputs[0].columns.extent <= 8) & ~group.shapes.shared
+        assert few.any()
+        for side in (group.inputs[0], group.outputs[0]):
+            assert (side.short[few] > 0).all() == (side.short[few] > 0).any() == has_short

@@ -40,6 +40,16 @@ def test_forms_say_their_dimension():
     assert not KeptMap(0, BY_CHANNELS).is_in_place
 
 
+def test_a_map_of_one_position_has_no_rows_to_share():
+    """A mean over all of a map is in every cluster, or by channels; the map itself has all forms."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 16, 16), 64)
+    order = listed(net.module(net.layer(graph.ReduceOp("mean", x, (2, 3))))[0])
+    forms = {number: {kept.dealt for kept in shares_of(order, CLUSTERS) if kept.map == number} for number in (0, 1)}
+    assert {BY_ROWS, BY_COLUMNS} < forms[0]
+    assert forms[1] == {WHOLE, BY_CHANNELS, in_place(BY_CHANNELS)}
+
+
 @pytest.mark.parametrize("size", [16, 17, 27, 33])
 def test_borders_are_what_readers_need_in_their_own_steps(size):
     held, own = shares_of(pooled(size), CLUSTERS)[KeptMap(0, BY_ROWS)], -(-size // CLUSTERS)
