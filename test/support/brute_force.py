@@ -323,18 +323,18 @@ class Brute:
         if not isinstance(op, g.ConcatOp) or math.prod(g.shape_of(op.result)[: op.axis]) > 1:
             return False
         makers = [self.order.maps[r.map].producer for r in self.order.nodes[number].reads]
-        return self.is_place(number) and all(self.order.nodes[maker].layer is not None for maker in makers)
+        is_made = all(maker is not None and self.order.nodes[maker].layer is not None for maker in makers)
+        others = [k for r in self.order.nodes[number].reads for k in self.order.maps[r.map].users if k != number]
+        is_alone = not any(isinstance(self.order.nodes[k].op, g.ConcatOp) for k in others)
+        return is_made and is_alone and self.is_place(number)
 
     def is_place(self, concat):
         """Layers make its parts for it alone."""
         parts = [r.map for r in self.order.nodes[concat].reads]
         maps = self.order.maps
-        others = {k for m in parts for k in maps[m].users if k != concat and self.is_concat(k)}
+        others = {k for m in parts for k in maps[m].users if k != concat and self.order.nodes[k].is_concat}
         is_made = all(maps[m].producer is not None and not maps[m].is_output for m in parts)
         return is_made and not others and len(set(parts)) == len(parts)
-
-    def is_concat(self, number):
-        return isinstance(self.order.nodes[number].op, g.ConcatOp)
 
     def is_unit(self, first, stop):
         """Layers that can be together, in the forms in which they make and read maps."""
