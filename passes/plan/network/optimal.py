@@ -344,11 +344,10 @@ def is_for_time(order: LayerOrder, target: Target) -> bool:
 def plan_order(
     search: CutSearch, solution: Solution | None = None, *, relax: bool = True, corrections: int = model.CORRECTIONS
 ) -> NetworkPlan | None:
-    """The best solution of which every group fits with exact numbers; `solution` is the first to try; `corrections`:
-    of bytes, as `with_exact_bytes` has it.
+    """The best solution of which every group fits with exact numbers; `solution` is the first to try.
 
     Where a group does not fit, the search goes on from its first one without it, and where nothing is left within its
-    bound, without that (`relax`).
+    bound, without that (`relax`); `corrections`: of bytes (`with_exact_bytes`).
     """
     after = 0
     for attempt in range(model.TRIES):
@@ -378,8 +377,8 @@ def plan_order(
 def with_exact_bytes(search: CutSearch, plan: NetworkPlan, corrections: int) -> NetworkPlan:
     """The plan, or one that moves fewer bytes without its units that move more than the search thinks: inputs of which
     a tile needs some rows here and all there.  So often at most are others looked for."""
-    wrong = [unit for unit in plan.units if unit.exact_bytes > unit.bytes]
-    if not wrong or not corrections:
+    wrong = [unit for unit in plan.units if unit.exact_bytes > unit.bytes] if corrections else []
+    if not wrong:
         return plan
     banned = {key: set(refused) for key, refused in search.banned.items()}
     for x in wrong:
