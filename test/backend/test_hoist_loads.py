@@ -1,6 +1,8 @@
 """`frustum-hoist-loads`: before which store loads of weights stand."""
 
-from programs import copy, machine, module_of
+from dataclasses import replace
+
+from programs import copy, machine, module_of, unary
 from xdsl.context import Context
 
 from frustum.backend.hoist_loads import CROSSING, HoistLoads
@@ -26,9 +28,13 @@ def chain(count, size, *, barriers=False):
     return ops
 
 
-def order(ops, capacity, distance=3):
-    """What stands after the other once loads have moved: (kind, unit)."""
-    module = module_of(machine(1, 1, capacity=capacity), *ops)
+def order(ops, capacity, distance=3, memory=None):
+    """What stands after the other once loads have moved: (kind, unit); with so much memory for instructions."""
+    target = machine(1, 1, capacity=capacity)
+    if memory is not None:
+        cluster = replace(target.cluster, instruction_memory_bytes=memory)
+        target = replace(target, chip=replace(target.chip, cluster=cluster))
+    module = module_of(target, *ops)
     Allocate().apply(Context(), module)
     HoistLoads(distance).apply(Context(), module)
     module.verify()
@@ -66,15 +72,34 @@ def test_where_two_weights_share_their_bytes_a_load_stays_behind_the_use():
     assert found.index(("weight", 1)) < found.index(("store", 0))
 
 
-def test_only_a_few_loads_cross_a_barrier():
+def behind_a_barrier(loads, before=1):
+    """Loads of 64 bytes behind a barrier, and so many units before it."""
+    ops = chain(before, 64)
+    more = [AllocOp("sram", 64) for _ in range(loads)]
+    return [*ops, BarrierOp(), *more, *(copy("gdma", ops[0], each, unit=before) for each in more)]
+
+
+def crossing(found, unit):
+    """How many loads of a unit stand before the barrier, and how many there are."""
+    return found[: found.index("barrier")].count(("weight", unit)), found.count(("weight", unit))
+
+
+def test_loads_cross_a_barrier_as_far_as_there_is_room_for_their_code():
     found = order(chain(4, 64, barriers=True), 1 << 20)
     assert found.index(("weight", 1)) < found.index("barrier")
-    ops = chain(1, 64)
-    more = [AllocOp("sram", 16) for _ in range(CROSSING + 4)]
-    ops += [BarrierOp(), *more, *(copy("gdma", ops[0], each, unit=1) for each in more)]
-    found = order(ops, 1 << 20)
-    assert found[: found.index("barrier")].count(("weight", 1)) == CROSSING
-    assert found.count(("weight", 1)) == CROSSING + 4
+    many = 2 * CROSSING
+    assert crossing(order(behind_a_barrier(many), 1 << 20), 1) == (many, many)
+    assert crossing(order(behind_a_barrier(many), 1 << 20, memory=1024), 1) == (CROSSING, many)
+
+
+def test_only_a_few_short_loads_cross_a_barrier():
+    """Each takes less than a thousandth of the program's time."""
+    many = 2 * CROSSING
+    ops = behind_a_barrier(many)
+    near = AllocOp("nram", 4 << 16)
+    long_work = unary(near, near, unit=0)
+    long_work.properties["box"] = attribute_of(Box.of(*(Span(Affine(), n, n) for n in (1, 1, 1, 1 << 16))))
+    assert crossing(order([*ops[:5], near, long_work, *ops[5:]], 1 << 20), 1) == (CROSSING, many)
 
 
 def test_what_the_program_writes_is_loaded_where_it_was():

@@ -9,7 +9,14 @@ from xdsl.ir import Block, Region
 
 from frustum.backend.file.encoder import encode
 from frustum.backend.file.read_program import read_nodes
-from frustum.backend.join_sections import EVENT_WORDS, JoinSections, section_bytes
+from frustum.backend.join_sections import (
+    EVENT_WORDS,
+    SHORTEST,
+    JoinSections,
+    _Section,
+    kept_barriers,
+    section_bytes,
+)
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
 from frustum.dialects.isa.program import Program
@@ -55,6 +62,16 @@ def test_units_that_fit_become_one_section():
     _, program = joined(machine(2, 2), units(5))
     assert len(sections(program)) == 2
     assert [op.page.value.data for op in program.walk() if isinstance(op, FetchOp)] == [0, 1]
+
+
+def test_of_as_many_sections_none_takes_all_the_room_if_it_can_be_shorter():
+    """Loads that move to the section before theirs find room there."""
+    sizes = [_Section(100), *(_Section(960) for _ in range(4)), *(_Section(10) for _ in range(8))]
+    target = with_memory(machine(1, 1), 4000)
+    full = kept_barriers(sizes, target, 1.0)
+    assert full == {0, 2}, "two of 960, and 8 of 10 behind the last two: 2,000"
+    assert kept_barriers(sizes, target, SHORTEST) != full
+    assert JoinSections().evenly_kept(sizes, target) == full
 
 
 @pytest.mark.parametrize(("missing", "pages"), [(0, 2), (1, 3)])
