@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from after_pass import after_pass
 from networks import Net
-from plan_cases import placed_bytes
+from plan_cases import moved_bytes
 from searches import with_sram
 from stops import run_module
 from xdsl.context import Context
@@ -193,4 +193,4 @@ def test_a_map_beside_itself_is_loaded_once(where):
     net = Net()
     x = net.input(1, 2, 4, 4)
     module, _ = net.module(net.unary("relu", net.layer(graph.ConcatOp([x, x], 1))))
-    assert placed_bytes(module, with_sram(where, 3), "f32", "optimal") == 4 * 32 + 4 * 64
+    assert moved_bytes(module, with_sram(where, 3), "f32", "optimal") == 4 * 32 + 4 * 64
