@@ -291,6 +291,8 @@ MOST_BESIDE = 48
 # Cycles of units alone may rise by this power of the factor by which bytes fall: of squeeze_excite_160 they rise by
 # 5.8 % in the models for 4.2 % of the bytes, by 1.8 % on the machine.
 BESIDE_SLOWER = 2
+# Times the bytes without smaller tiles: where a plan moves more, none for even less SRAM is looked at.
+BESIDE_HOPELESS = 1.05
 
 # --- moves that are left out (passes/lower/load_parts.py, passes/lower/store_parts.py)
 

@@ -45,7 +45,10 @@ def with_room(
         if other is None:
             break
         other = with_parts(other, sram_bytes, round((1 - share) * sram_bytes))
-        if moved_bytes(other) < moved_bytes(best) and (is_for_bytes or not is_dearer(other, start)):
+        if moved_bytes(other) > model.BESIDE_HOPELESS * moved_bytes(start):
+            break
+        is_less = moved_bytes(other) < min(moved_bytes(best), (1 - model.HELD_PART_AT_LEAST) * moved_bytes(start))
+        if is_less and (is_for_bytes or not is_dearer(other, start)):
             best = other
     return best
 
