@@ -15,12 +15,13 @@ from xdsl.dialects.builtin import ModuleOp
 from frustum.backend.compile import Cost, Count, CountRun, built
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import Choices, Run
+from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Memory as MemoryName
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Memory, Target, to_attribute
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.analysis.module import check_dram, target_of
+from frustum.passes.analysis.module import check_dram, node_name, target_of
 from frustum.passes.analysis.series import Cuts, Range
 from frustum.passes.graph.split_outputs import Layers
 from frustum.passes.weights import attach, store_of
@@ -81,7 +82,16 @@ class Trials:
         name = self._trial(piece)
         network = self.layers.extract(piece, name)
         check_dram(network, target_of(self.module))
-        return self.fixed(module_of(network, self.module), self.stop, self.at_stop(name), cap)
+        own = module_of(network, self.module)
+        return self.fixed(own, self.stop, self.at_stop(name), cap, self._choices_of(network))
+
+    def _choices_of(self, piece: g.NetworkOp) -> Choices:
+        """The choices, of whose cuts by name a piece has those behind its own layers; and names that nobody has."""
+        if self.choices.cuts is None:
+            return self.choices
+        own, all_names = ({*map(node_name, each.body.block.ops)} for each in (piece, self.layers.network))
+        words = [word.strip() for word in self.choices.cuts.split(",")]
+        return replace(self.choices, cuts=",".join(x for x in words if x in own or x not in all_names))
 
     def _trial(self, piece: Range) -> str:
         return f"{self.layers.network.sym_name.data}_{piece[0]}-{piece[1]}"
@@ -98,11 +108,14 @@ class Trials:
         peaks = self.measured(executable)
         return all(peaks.get(memory, 0) <= most.get(memory, 0) for memory in ON_CHIP)
 
-    def fixed(self, module: ModuleOp, stop: str, at_stop: AtStop | None, cap: Target | None = None) -> Executable:
+    def fixed(
+        self, module: ModuleOp, stop: str, at_stop: AtStop | None, cap: Target | None = None,
+        choices: Choices | None = None,
+    ) -> Executable:  # fmt: skip
         own = module.attributes[TARGET]
         if cap is not None:
             module.attributes[TARGET] = to_attribute(cap)
-        done = built(module, self.choices, Run(at_stop, self.seconds), stop, self.count_run, own)
+        done = built(module, choices or self.choices, Run(at_stop, self.seconds), stop, self.count_run, own)
         if done.count is not None:
             self.counts[done.executable] = done.count
         return done.executable

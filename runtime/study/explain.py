@@ -6,6 +6,8 @@ many ways are counted is bounded; what was left out is said.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -26,6 +28,8 @@ UNFORCED = {"policy": None, "rules": None, "thresholds": None}
 NUMBERS = ("dram.port_bytes_per_cycle", "sram.capacity_bytes")
 """Of the target, those that are changed to see what would flip a choice."""
 FACTORS = (2.0, 0.5, 4.0, 0.25)
+PART = re.compile(r"(.+)/(?:rows|parts|\d+)")
+"""How the planner calls a part of a layer, whose last one has the layer's name (`passes/plan/network/trials/`)."""
 
 
 @dataclass(frozen=True)
@@ -148,15 +152,18 @@ def _place_of(plan: Data, subject: str) -> tuple[Data, str | None]:
 
 def _ways_at(plan: Data, unit: Data, layer: str | None) -> list[Way]:
     """Other cuts around the place, other borders, and every map through DRAM."""
-    ends, layers = _ends(plan), list(unit["layers"])
-    number = ends.index(layers[-1])
+    ends, behind = _ends(plan), [*itertools.dropwhile(lambda each: each is not unit, plan["units"])]
+    if not (later := _named(plan, [each["layers"][-1] for each in behind if each["layers"]])):
+        return [Way("every map through DRAM", {**UNFORCED, "cuts": None, "policy": "none"})]
+    layers = [*dict.fromkeys([*_named(plan, unit["layers"]), later[0]])]
+    number = ends.index(later[0])
     found = []
     if number > 0:
         merged = [each for each in ends if each != ends[number - 1]]
         found.append(Way(f"not cut behind '{ends[number - 1]}'", _cut_at(plan, merged)))
     if number + 1 < len(ends):
         found.append(Way(f"not cut behind '{layers[-1]}'", _cut_at(plan, [e for e in ends if e != layers[-1]])))
-    at = layers.index(layer) if layer is not None else len(layers) // 2
+    at = layers.index(layer) if layer in layers else len(layers) // 2
     for end in dict.fromkeys([*layers[max(0, at - 1) : at], *([layers[at]] if layer is not None else [])]):
         if end != layers[-1]:
             found.append(Way(f"cut behind '{end}'", _cut_at(plan, [*ends[:number], end, *ends[number:]])))
@@ -237,8 +244,15 @@ def _number(target: Target, name: str) -> int:
 # --- facts -------------------------------------------------------------------------------------------------
 
 
+def _named(plan: Data, layers: Sequence[str]) -> list[str]:
+    """Those of some layers that cuts can name, once: parts of a layer that the plan has made are none of the model."""
+    known = {layer for unit in plan["units"] for layer in unit["layers"]}
+    parts = {each[0] for layer in known if (each := PART.fullmatch(layer)) and each[1] in known}
+    return list(dict.fromkeys(layer for layer in layers if layer not in parts))
+
+
 def _ends(plan: Data) -> list[str]:
-    return [unit["layers"][-1] for unit in plan["units"] if unit["layers"]]
+    return _named(plan, [unit["layers"][-1] for unit in plan["units"] if unit["layers"]])
 
 
 def _cut_at(plan: Data, ends: Sequence[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.backend.refuse import STRATEGIES, Limits, Refusal
 from frustum.backend.split_compile import Splitting, compile_pieces
 from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.fuse.policy import PolicyError
 from frustum.runtime.model.build import count_run, written_bytes
 
 POLICIES = ("none", "pyramid")
@@ -97,6 +98,17 @@ def test_what_does_not_fit_is_cut_again_and_the_result_is_right(change):
     assert "'conv_1' to 'conv_8' (8 layers) does not fit (" in said[0]
     assert "cut at the articulation point nearest to half of its cost, after 'conv_4'" in said[0]
     assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
+
+
+def test_of_named_cuts_a_piece_has_its_own():
+    module, inputs = chain(outputs=(2,))
+    expected = run_module(module, inputs)
+    for cuts in ("conv_1,conv_5", "conv_4"):
+        found = compile_pieces(module.clone(), target("edge"), Choices(policy="optimal", cuts=cuts), OUTPUTS)
+        assert len(found.executables) == 2
+        assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
+    with pytest.raises(PolicyError, match="no layer is called 'conv_9'"):
+        compile_pieces(module, target("edge"), Choices(policy="optimal", cuts="conv_1,conv_9"), OUTPUTS)
 
 
 def test_a_single_layer_that_does_not_fit_is_named_with_the_bytes():

@@ -145,3 +145,34 @@ def test_a_target_that_cannot_be_is_not_tried():
 def report(cycles, layer):
     """What `flips` reads of a report."""
     return {"cycles": {"total": cycles}, "dram": {"total_bytes": cycles}, "units": [{"layers": [layer]}]}
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory):
+    """Squeeze and excitation, of which the clusters of `default` reduce rows first: parts of a layer of the model."""
+    path = tmp_path_factory.mktemp("explain") / "gated.onnx"
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal(shape, np.float32) / 12 for name, shape in
+               {"w": (96, 16, 3, 3), "v": (96, 96, 1, 1), "u": (16, 96, 1, 1)}.items()}  # fmt: skip
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1] * 4), node("GlobalAveragePool", ["a"], ["m"]),
+        node("Conv", ["m", "v"], ["s"]), node("Sigmoid", ["s"], ["g"]), node("Mul", ["a", "g"], ["b"]),
+        node("Conv", ["b", "u"], ["y"]),
+    ]  # fmt: skip
+    for number, each in enumerate(nodes):
+        each.name = f"layer{number}"
+    onnx.save(model(nodes, {"x": (1, 16, 48, 48)}, ["y"], weights), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("subject", ["", "layer1", "layer1/rows"])
+def test_parts_of_layers_that_the_plan_has_made_are_no_cuts(gated, subject, capsys):
+    words = ["explain", gated, *filter(None, [subject]), "--target", "default", "--no-cache", "--json"]
+    found = json.loads(printed([*words, "--probes", "0"], capsys))
+    if subject:
+        ways, units = found["ways"] + found["others"], [found["unit"]]
+    else:
+        ways, units = [found["same"], *(cut["without"] for cut in found["cuts"])], found["units"]
+    assert ways and not any("problem" in way for way in ways)
+    assert "layer1/rows" not in json.dumps([way["options"] for way in ways])
+    assert subject == "layer1" or any("layer1/rows" in unit["layers"] for unit in units)
