@@ -141,6 +141,7 @@ class _Sharing:
         groups = [group for group in self.groups() if len(group.loads) > 1]
         if not groups:
             return
+        self.units = units_of(self.children)
         capacity = int(self.target.memory("sram").capacity_bytes * KEPT_SRAM_SHARE)
         self.room = [capacity - used for used in side_by_side(self.children, "sram")]
         for group in sorted(groups, key=lambda group: -len(group.loads)):
@@ -155,12 +156,11 @@ class _Sharing:
         one takes if the group is shared: none for the buffers of loads, of which the shared one takes the place."""
         numbers = [self.number[load.copy] for load in group.loads]
         first, last = min(numbers), max(numbers)
-        units = units_of(self.children)
         own: dict[int, int] = {}
         for load in group.loads:
-            unit = units[self.number[load.copy]]
+            unit = self.units[self.number[load.copy]]
             own[unit] = own.get(unit, 0) + size_of(load.buffer)
-        return first, [group.bytes - own.get(units[k], 0) for k in range(first, last + 1)]
+        return first, [group.bytes - own.get(self.units[k], 0) for k in range(first, last + 1)]
 
     def groups(self) -> list[_Group]:
         """Loads of one weight that bring the same pieces, or windows of one that is loaded whole first."""

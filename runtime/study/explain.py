@@ -152,9 +152,10 @@ def _place_of(plan: Data, subject: str) -> tuple[Data, str | None]:
 
 def _ways_at(plan: Data, unit: Data, layer: str | None) -> list[Way]:
     """Other cuts around the place, other borders, and every map through DRAM."""
+    through_dram = Way("every map through DRAM", {**UNFORCED, "cuts": None, "policy": "none"})
     ends, behind = _ends(plan), [*itertools.dropwhile(lambda each: each is not unit, plan["units"])]
     if not (later := _named(plan, [each["layers"][-1] for each in behind if each["layers"]])):
-        return [Way("every map through DRAM", {**UNFORCED, "cuts": None, "policy": "none"})]
+        return [through_dram]
     layers = [*dict.fromkeys([*_named(plan, unit["layers"]), later[0]])]
     number = ends.index(later[0])
     found = []
@@ -172,7 +173,7 @@ def _ways_at(plan: Data, unit: Data, layer: str | None) -> list[Way]:
         found.append(Way(f"each layer of {unit['name']} by itself", _cut_at(plan, alone)))
     found.append(_same(plan, ends))
     found += [Way(f"borders {word}", {"borders": word}) for word in ("exchange", "overlap")]
-    return [*found, Way("every map through DRAM", {**UNFORCED, "cuts": None, "policy": "none"})]
+    return [*found, through_dram]
 
 
 # --- what would flip it ------------------------------------------------------------------------------------

@@ -377,13 +377,14 @@ def plan_order(
 def with_exact_bytes(search: CutSearch, plan: NetworkPlan, corrections: int) -> NetworkPlan:
     """The plan, or one that moves fewer bytes without its units that move more than the search thinks: inputs of which
     a tile needs some rows here and all there.  So often at most are others looked for."""
-    wrong = [unit for unit in plan.units if unit.exact_bytes > unit.bytes] if corrections else []
+    wrong = [unit for unit in plan.units if unit.exact_bytes > unit.bytes]
+    if not wrong or not corrections:
+        return plan
     banned = {key: set(refused) for key, refused in search.banned.items()}
     for x in wrong:
         banned.setdefault((x.first, x.stop), set()).add((x.resident, x.kept))
     others = replace(search, banned=banned, costs={}, bound=plan.dram_bytes)
-    other = plan_order(others, relax=False, corrections=corrections - 1) if wrong else None
-    return plan if other is None or other.dram_bytes >= plan.dram_bytes else other
+    return min(plan, plan_order(others, relax=False, corrections=corrections - 1) or plan, key=lambda p: p.dram_bytes)
 
 
 def corrects(setting: Setting, units: Sequence[UnitChoice]) -> list[int]:
