@@ -175,8 +175,13 @@ def makes_heads(layer: Layer) -> bool:
 
 def same_form(dims: Extents, view: TensorView, other_dims: Extents, other: TensorView) -> bool:
     """Whether two ways to see a tensor as four dimensions are one; strides of single positions say nothing."""
-    same = all(e == 1 or a == b for e, a, b in zip(dims, view.strides, other.strides, strict=True))
-    return dims == other_dims and view.offset == other.offset and view.block == other.block and same
+    return dims == other_dims and without_single_strides(view, dims) == without_single_strides(other, dims)
+
+
+def without_single_strides(view: TensorView, dims: Extents) -> TensorView:
+    """The view with stride 0 where there is one position, so that views of the same elements are equal."""
+    strides = tuple(0 if e == 1 else s for e, s in zip(dims, view.strides, strict=True))
+    return TensorView(view.offset, strides, view.block)
 
 
 def layers_of(
@@ -194,8 +199,7 @@ def layers_of(
     ops = tuple(op for op in ops if not isinstance(op, WeightOp))
     number: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
     layers = tuple(layer_of(op) for op in ops)
-    inputs: dict[tuple[SSAValue, Extents, TensorView], int] = {}
-    sizes: list[int] = []
+    inputs: dict[tuple[SSAValue, Extents, TensorView], Input] = {}
     sources = []
     for op, layer in zip(ops, layers, strict=True):
         own = []
@@ -203,8 +207,9 @@ def layers_of(
             value = op.operands[m.index]
             place = None
             if value not in number:
-                place = inputs.setdefault((value, m.dims, m.view), len(inputs))
-                sizes += [m.element_bytes] * (len(inputs) - len(sizes))
+                key = value, m.dims, without_single_strides(m.view, m.dims)
+                inputs.setdefault(key, Input(value, m.dims, m.view, m.element_bytes, value in resident))
+                place = list(inputs).index(key)
             own.append(Source(number.get(value), value, place))
         sources.append(tuple(own))
     if outputs is not None and any(v not in number for v in outputs):
@@ -214,7 +219,7 @@ def layers_of(
         ops,
         layers,
         tuple(sources),
-        tuple(Input(*key, size, key[0] in resident) for key, size in zip(inputs, sizes, strict=True)),
+        tuple(inputs.values()),
         stored,
         frozenset(number[v] for v in kept),
     )

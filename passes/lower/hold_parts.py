@@ -248,13 +248,18 @@ def emitted(op: CopyOp, copy: Copy, tensor: ExternalOp, own: ExternalOp) -> Oper
 
 
 def flow_of(external: ExternalOp) -> Flow | None:
-    """How a tensor that is loaded is written and read; None where some of that is no plain copy."""
+    """How a tensor that is loaded is written and read; None where some of that is no plain copy, or goes backwards."""
     users = [use.operation for use in external.buffer.uses]
-    copies = [op for op in users if isinstance(op, CopyOp) and is_plain(op) and may_be_staged(op)]
+    copies = [op for op in users if isinstance(op, CopyOp) and is_plain(op) and may_be_staged(op) and is_forward(op)]
     stores = [op for op in copies if op.dst is external.buffer]
     loads = [op for op in copies if op.src is external.buffer]
     is_there = external.class_.data in MAPS and loads and len(copies) == len(users)
     return Flow(external, stores, loads) if is_there and (stores or external.class_.data == "input") else None
+
+
+def is_forward(op: CopyOp) -> bool:
+    """Whether elements that follow each other in a box never lie before each other in memory."""
+    return min(*op.src_view.data.strides, *op.dst_view.data.strides) >= 0
 
 
 def moved_bytes(external: ExternalOp) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from agreement import check_agreement
+from attention_models import TRANSFORMER
 from networks import Net
 from searches import with_sram
 from stops import modules_at_stops, run_module
@@ -79,3 +81,8 @@ def test_presets_leave_tensors_in_dram():
     module, _ = net.module(*turned_between(net))
     ops = modules_at_stops(module, with_sram("edge", 32), Choices(dtype="f16", policy="none"))["lowered"].walk()
     assert not any(isinstance(op, AllocOp) and TENSOR in op.attributes for op in ops)
+
+
+def test_tensors_read_backwards_are_left_alone():
+    """Halves that change places are one copy whose second position lies before its first."""
+    TRANSFORMER["RotaryEmbedding"](np.random.default_rng(758)).check(target="edge")
