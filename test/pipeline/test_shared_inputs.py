@@ -9,6 +9,7 @@ from stops import executable, machine_of, run_module
 from units import Group, as_units, placed
 
 from frustum.backend.pipeline import Choices, Run
+from frustum.dialects.graph import MatmulOp
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.project import Unprojectable, project
 from frustum.passes.analysis.unit_layers import layers_of
@@ -74,6 +75,15 @@ def test_a_map_in_sram_stays_as_it_is_there():
     for shared in (False, True):
         (region,) = project(unit, part(2, shared=shared), 4).inputs
         assert region.extent == (1, CHANNELS, 7, SIZE)
+
+
+def test_a_product_and_what_adds_its_input_read_one_map():
+    """As operand of a product, and as what is added to one, rows are seen with other strides of their only image."""
+    net = Net(3)
+    x = net.input(1, SIZE, CHANNELS)
+    hidden = net.layer(MatmulOp(x, net.weight(CHANNELS, SIZE)))
+    module, _ = net.module(net.layer(MatmulOp(hidden, net.weight(SIZE, CHANNELS), residual=x)))
+    assert len(layers_of([op for op in ops_of_section(network_of(module)) if isinstance(op, MatmulOp)]).inputs) == 1
 
 
 def unit_in(module, *, resident=False):

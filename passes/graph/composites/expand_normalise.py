@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from xdsl.context import Context
@@ -52,8 +52,9 @@ class ExpandNormalise(ModulePass):
 
     Also where there are far fewer rows or groups than cores: all cores share the plain layers.
 
-    1. Elements that follow each other are cut into equal parts, planes of channels where a core holds one; each part's
-       mean and variance are found by themselves, which reads them once.
+    1. Elements that follow each other are cut into equal parts, planes of channels where a core holds one, rows of
+       planes where other layers read the result; each part's mean and variance are found by themselves, which reads
+       them once.
     2. The mean is the mean of the parts' means; the variance is the mean of their variances, plus that of their means.
     3. Then every element is scaled and shifted, which reads them again.
     4. Rows or groups that fit the SRAM of all clusters, and not of one, are normalised one after another, if not all of
@@ -145,7 +146,12 @@ class _NormExpansion(PlainLayers):
     most: int = field(kw_only=True)
 
     def run(self) -> None:
-        x = self.of_planes() if self.is_of_planes() else self.of_others()
+        if self.is_of_planes():
+            x = self.of_planes()
+        elif is_of_planes(self.op) and self.is_read_here():
+            x = self.of_planes(is_by_rows=True)
+        else:
+            x = self.of_others()
         Rewriter.replace_op(self.op, self.made, [self.shaped(x, g.shape_of(self.op.x))])
 
     def of_others(self) -> SSAValue:
@@ -183,10 +189,14 @@ class _NormExpansion(PlainLayers):
         most = most_of_part(self.target, element_bytes(self.op.x), parts=PLANES_IN_SRAM)
         return is_of_planes(self.op) and math.prod(g.shape_of(self.op.x)[2:]) <= most
 
-    def of_planes(self) -> SSAValue:
+    def is_read_here(self) -> bool:
+        """Whether other layers read the result, which then need not be whole."""
+        return not any(isinstance(use.operation, g.OutputOp) for use in self.op.result.uses)
+
+    def of_planes(self, *, is_by_rows: bool = False) -> SSAValue:
         """Images of channels, of which groups are normalised: the map is seen as those around it see it.  What is known
         of channels is there before the first element is changed: the map is read once more, no oftener."""
-        norm = self.by_planes
+        norm = replace(self.by_planes, is_by_rows=is_by_rows)
         norm.find()
         return norm.normalised()
 

@@ -169,7 +169,7 @@ def hold_inputs(
     ]
     found = []
     for x in dict.fromkeys(inputs):
-        users = dict.fromkeys(use.operation for use in x.uses)
+        users = dict.fromkeys(use.operation for use in x.uses if use.operation.parent is not None)  # not taken out
         form = form_of(x, users) if users.keys() <= layers else None
         if form is None or value_bytes(x) >= sram_bytes:
             continue

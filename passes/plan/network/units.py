@@ -44,6 +44,7 @@ from frustum.passes.plan.network.trials.hidden_held import hold_hidden
 from frustum.passes.plan.network.trials.images_apart import images_apart
 from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks
 from frustum.passes.plan.network.trials.joint_maps import joint_maps
+from frustum.passes.plan.network.trials.norms_apart import norms_apart
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
 from frustum.passes.plan.network.trials.parts_beside import is_dearer, moved_bytes, with_room
 from frustum.passes.plan.network.trials.planes_by_rows import planes_by_rows
@@ -203,14 +204,20 @@ def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 
 
 def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
-    """The plan, or on one cluster a better one in which hidden maps of products that go through DRAM are made and read
-    in chunks."""
-    return with_chunks(planner, plan, in_chunks)
+    """The plan, or a better one in which hidden maps of products that go through DRAM are made and read in chunks."""
+    return with_chunks(planner, plan, in_chunks, is_spread=True)
 
 
 def with_large_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
-    """The same of hidden maps that stay, where others perhaps go through DRAM for them."""
-    return with_chunks(planner, plan, partial(in_chunks, or_large=True))
+    """The same of hidden maps that stay, where others perhaps go through DRAM for them, or weights move again."""
+    return with_chunks(planner, plan, partial(in_chunks, or_large=True), is_spread=True)
+
+
+def with_norms_apart(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or a better one in which norms of planes that go through DRAM are made where they are read; where rows
+    are dealt to clusters, what is known of channels is found row by row."""
+    put = partial(norms_apart, is_by_rows=planner.target.chip.clusters > 1)
+    return with_held(planner, plan, put_for(planner, plan, put, is_spread=True))
 
 
 def with_joint_maps(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
@@ -246,7 +253,14 @@ def with_planes_by_rows(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     inputs of the network that several units load then."""
     if planner.target.chip.clusters == 1 or planner.options.ends is not None:
         return plan
-    changes: list[Undoable] = [*planes_by_rows(plan.order, planner.module, planner.target, plan.cycles)]
+    changes = planes_by_rows(plan.order, planner.module, planner.target, plan.cycles)
+    return with_held(planner, plan, changes)
+
+
+def with_held(planner: Planner, plan: NetworkPlan, changed: Sequence[Undoable]) -> NetworkPlan:
+    """The plan, or a better one of the network as it was changed; perhaps with inputs of the network that several units
+    load then."""
+    changes = [*changed]
     other = planner.plan() if changes else None
     if other is not None:
         held = copied_inputs(planner, other)
@@ -282,25 +296,34 @@ def with_best_chunks(planner: Planner, plan: NetworkPlan, ways: Sequence[Put]) -
 
 
 def with_chunks(
-    planner: Planner, plan: NetworkPlan, put: Put, dearest: Callable[[NetworkPlan], float] = lambda other: math.inf
+    planner: Planner,
+    plan: NetworkPlan,
+    put: Put,
+    dearest: Callable[[NetworkPlan], float] = lambda other: math.inf,
+    *,
+    is_spread: bool = False,
 ) -> NetworkPlan:
-    """The plan, or on one cluster a better one of the network as `put` changes it; `dearest`: times the cycles that it
-    may take where time is to be least."""
+    """The plan, or a better one of the network as `put` changes it, on one cluster, or where it `is_spread` on several;
+    `dearest`: times the cycles that it may take where time is to be least."""
 
     def is_wanted(other: NetworkPlan) -> bool:
         is_fast = planner.options.optimise == "time"
         is_dear = is_fast and other.alone_cycles > dearest(other) * plan.alone_cycles
         return not is_dear and planner.is_better(plan)(other)
 
-    return planner.kept_if(put_for(planner, plan, put), is_wanted) or plan
+    return planner.kept_if(put_for(planner, plan, put, is_spread=is_spread), is_wanted) or plan
 
 
-def put_for(planner: Planner, plan: NetworkPlan, put: Put) -> Sequence[Undoable]:
-    """What `put` changes of a network on one cluster that moves more than it must."""
+def put_for(planner: Planner, plan: NetworkPlan, put: Put, *, is_spread: bool = False) -> Sequence[Undoable]:
+    """What `put` changes of a network that moves more than it must, on one cluster, or where it `is_spread` on several
+    with the SRAM of all."""
     target, options = planner.target, planner.options
-    if is_near(plan) or is_for_time(plan.order, target) or target.chip.clusters > 1 or options.ends is not None:
+    clusters = target.chip.clusters
+    is_open = options.ends is None and (is_spread or clusters == 1)
+    if not is_open or is_near(plan) or is_for_time(plan.order, target):
         return []
-    return put(plan.order, plan.units, planner.module, int(target.cluster.sram.capacity_bytes * options.sram))
+    sram_bytes = clusters * target.cluster.sram.capacity_bytes
+    return put(plan.order, plan.units, planner.module, int(sram_bytes * options.sram))
 
 
 def with_inputs_held(planner: Planner) -> NetworkPlan | None:
@@ -343,9 +366,9 @@ def with_images_apart(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 
 
 TRIALS = (
-    with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_heads_in_chunks, with_joint_maps,
-    with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held, with_planes_by_rows,
-    with_room_for_parts, with_images_apart,
+    with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_norms_apart, with_heads_in_chunks,
+    with_joint_maps, with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held,
+    with_planes_by_rows, with_room_for_parts, with_images_apart,
 )  # fmt: skip
 """Changes of the network that are planned in turn, each of what the ones before have left."""
 

@@ -15,13 +15,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import AnyFloat, f32
+from xdsl.dialects.builtin import AnyFloat, DenseArrayBase, f32, i64
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
+from frustum.dialects.module import FORM
 
+COLUMNS = 3
+"""The axis of columns of a map [N, C, H, W]."""
 Add = Callable[[Operation], SSAValue]
 """Puts an operation where it is to be; its result."""
 Constant = Callable[[str, NDArray[np.float64], AnyFloat], SSAValue]
@@ -29,10 +32,10 @@ Constant = Callable[[str, NDArray[np.float64], AnyFloat], SSAValue]
 
 
 def is_of_planes(op: g.NormaliseOp) -> bool:
-    """Whether channels of images are normalised, all of each, with constants of channels."""
+    """Whether channels of images are normalised, all of each or each by itself, with constants of channels."""
     shape = g.shape_of(op.x)
     operands = [value for value in (op.scale, op.shift) if value is not None]
-    is_whole = op.axes == tuple(range(1, len(shape))) and len(shape) > 2
+    is_whole = len(shape) > 2 and op.axes in {tuple(range(first, len(shape))) for first in (1, 2)}
     return is_whole and all(is_of_channels(value, op.x) and isinstance(value.owner, g.WeightOp) for value in operands)
 
 
@@ -49,6 +52,8 @@ class PlaneNorm:
     op: g.NormaliseOp
     add: Add
     constant: Constant
+    is_by_rows: bool = False
+    """Whether each row of a channel's plane is looked at by itself, wherever it lies."""
     by_channel: list[SSAValue] = field(default_factory=list)
     """The mean, if it counts, the factor and the shift, if there is one, of each channel [images, channels, 1, 1]."""
 
@@ -58,24 +63,30 @@ class PlaneNorm:
         images, channels, *plane = g.shape_of(self.op.x)
         return images, channels, math.prod(plane[:-1]), plane[-1]
 
+    @property
+    def groups(self) -> int:
+        """Of the channels of an image."""
+        return self.op.groups if 1 in self.op.axes else g.shape_of(self.op.x)[1]
+
     def shaped(self, x: SSAValue, shape: Extents) -> SSAValue:
         return x if g.shape_of(x) == shape else self.add(g.ReshapeOp(x, shape))
 
     def find(self) -> None:
         """What is known of each channel."""
-        op, (images, channels, *_) = self.op, self.planes
-        own, each = (images * op.groups, channels // op.groups, 1, 1), (images, channels, 1, 1)
-        x = self.shaped(op.x, self.planes)
-        ones = self.constant("ones", np.ones((1, *own[1:])), f32)
+        op, (images, channels, rows, _) = self.op, self.planes
+        axes, of_group = ((COLUMNS,), (1, 2)) if self.is_by_rows else ((2, 3), (1,))
+        parts = images * self.groups, channels // self.groups, rows if self.is_by_rows else 1, 1
+        each, x = (images, channels, 1, 1), self.shaped(op.x, self.planes)
+        ones = self.constant("ones", np.ones((1, parts[1], 1, 1)), f32)
         if op.rms:
-            variance = self.mean(self.shaped(self.mean(self.binary("mul", x, x), 2, 3), own), 1)
+            variance = self.mean(self.shaped(self.mean(self.binary("mul", x, x), *axes), parts), *of_group)
         else:
-            means = self.shaped(self.mean(x, 2, 3), own)
-            inside = self.shaped(self.add(g.ReduceOp("variance", x, (2, 3), element=f32)), own)
-            mean = self.mean(means, 1)
+            means = self.shaped(self.mean(x, *axes), parts)
+            inside = self.shaped(self.reduced("variance", x, *axes), parts)
+            mean = self.mean(means, *of_group)
             apart = self.binary("sub", means, mean)
-            between = self.mean(self.binary("mul", apart, apart), 1)
-            variance = self.binary("add", self.mean(inside, 1), between)
+            between = self.mean(self.binary("mul", apart, apart), *of_group)
+            variance = self.binary("add", self.mean(inside, *of_group), between)
             self.by_channel.append(self.shaped(self.binary("mul", mean, ones), each))
         factor = self.shaped(self.binary("mul", self.inverse(variance), ones), each)
         if op.scale is not None:
@@ -113,7 +124,14 @@ class PlaneNorm:
 
     def mean(self, x: SSAValue, *axes: int) -> SSAValue:
         """Along axes, which stay with an extent of 1."""
-        return self.add(g.ReduceOp("mean", x, axes, element=f32))
+        return self.reduced("mean", x, *axes)
+
+    def reduced(self, kind: str, x: SSAValue, *axes: int) -> SSAValue:
+        """The same of any kind; rows of planes are seen as those around them see the planes."""
+        op = g.ReduceOp(kind, x, axes, element=f32)
+        if axes == (COLUMNS,):
+            op.attributes[FORM] = DenseArrayBase.from_list(i64, range(len(g.shape_of(x))))
+        return self.add(op)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,17 @@ def test_what_fits_is_left(columns, is_left):
     assert any(isinstance(each, g.NormaliseOp) for each in module.walk()) == is_left
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_large_groups_that_are_read_again_are_known_by_rows(is_read):
+    """A group no cluster holds, and planes no core does: where a layer reads the result, it is made where that does."""
+    net = Net()
+    x = net.layer(g.NormaliseOp(net.input(1, 16, 200, 200), axes=(1, 2, 3), epsilon=1e-3, groups=2))
+    module = aimed(net.module(net.conv(x, 4) if is_read else x)[0], "edge")
+    ExpandNormalise().apply(Context(), module)
+    looked_at = [g.shape_of(op.x) for op in module.walk() if isinstance(op, g.ReduceOp) and op.kind == "variance"]
+    assert (looked_at == [(1, 16, 200, 200)]) == is_read and looked_at
+
+
 @pytest.mark.parametrize(
     ("groups", "columns", "is_left"),
     [(1, 1000, False), (4, 1000, False), (8, 1000, True), (4, 100, True)],  # the last: little work in each

@@ -17,20 +17,21 @@ from frustum.runtime.reference.graph import network_of
 SHAPE = 2, 12, 5, 6
 
 
-def normed(groups=4, *, rms=False, scale=True, shift=True, act=None):
+def normed(groups=4, *, rms=False, scale=True, shift=True, act=None, axes=(1, 2, 3)):
     net = Net()
     x = net.input(*SHAPE)
     x = net.binary("add", x, net.constant(30.0))  # far from 0: the variance must not be lost in the mean
     channels = [net.weight(SHAPE[1], 1, 1) for _ in range(scale + shift)]
     norm = g.NormaliseOp(
-        x, *channels, axes=(1, 2, 3), epsilon=1e-5, groups=groups, rms=rms, act=act and g.ActAttr.of(act)
+        x, *channels, axes=axes, epsilon=1e-5, groups=groups, rms=rms, act=act and g.ActAttr.of(act)
     )
     return net.module(net.layer(norm))
 
 
+@pytest.mark.parametrize("is_by_rows", [False, True])
 @pytest.mark.parametrize("kwargs", [{}, {"rms": True}, {"shift": False}, {"shift": False, "scale": False},
-                                    {"act": "silu"}, {"groups": 1}])  # fmt: skip
-def test_numbers_are_those_of_one_layer(kwargs):
+                                    {"act": "silu"}, {"groups": 1}, {"groups": 1, "axes": (2, 3)}])  # fmt: skip
+def test_numbers_are_those_of_one_layer(kwargs, is_by_rows):
     module, given = normed(**kwargs)
     (wanted,) = run_module(module, given).values()
     network = network_of(module)
@@ -46,7 +47,7 @@ def test_numbers_are_those_of_one_layer(kwargs):
         assert element_of(element) == "f32"
         return add(g.WeightOp(key, g.tensor_type(element, array.shape)))
 
-    planes = PlaneNorm(norm, add, constant)
+    planes = PlaneNorm(norm, add, constant, is_by_rows)
     planes.find()
     first, second = planes.normalised(), planes.normalised()
     half = constant("half", np.array(0.5), g.tensor_of(first).element_type)

@@ -1,0 +1,67 @@
+"""Norms of planes that do not fit SRAM are made where they are read; the numbers are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from networks import Net
+from searches import with_sram
+from stops import modules_at_stops, run_module
+
+from frustum.backend.pipeline import Choices
+from frustum.dialects import graph as g
+from frustum.dialects.unit import UnitOp
+from frustum.passes.plan.network.optimal import plan_network
+from frustum.passes.plan.network.trials.norms_apart import norms_apart
+from frustum.runtime.reference.graph import network_of
+
+CHANNELS, SIZE = 32, 48
+TOLERANCE = {"f32": 2e-5, "f16": 6e-3, "bf16": 6e-2}
+
+
+def block(axes=(1, 2, 3), groups=8, *, numbers=False):
+    """A norm of planes with a function, a convolution of that, and the sum with what was normalised."""
+    net = Net()
+    x = net.input(1, CHANNELS, SIZE, SIZE)
+    scale = net.input(CHANNELS, 1, 1) if numbers else net.weight(CHANNELS, 1, 1)
+    norm = g.NormaliseOp(x, scale, net.weight(CHANNELS, 1, 1), axes=axes, epsilon=1e-5, groups=groups)
+    weights = net.weight(CHANNELS, CHANNELS, 3, 3, scale=(9 * CHANNELS) ** -0.5)
+    made = net.layer(g.ConvOp(net.unary("silu", net.layer(norm)), weights, None, (1, 1), (1,) * 4, (1, 1), residual=x))
+    return net.module(made)
+
+
+@pytest.mark.parametrize(("name", "kib"), [("edge", 64), ("default", 48)])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("norm", [{}, {"axes": (2, 3), "groups": 1}])
+def test_what_does_not_fit_is_normalised_where_it_is_read(norm, dtype, name, kib):
+    module, given = block(**norm)
+    found = modules_at_stops(module, with_sram(name, kib), Choices(dtype=dtype))
+    units = [op for op in found["fused"].walk() if isinstance(op, UnitOp)]
+    assert not any(isinstance(op, g.NormaliseOp) for op in found["fused"].walk())
+    last = [type(op) for op in units[-1].body.block.ops]
+    assert g.ConvOp in last and g.BinaryOp in last
+    (wanted,) = run_module(module, given).values()
+    for stop in ("fused", "placed", "fixed"):
+        (got,) = run_module(found[stop], given, checked=stop == "fixed").values()
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
+
+
+def test_what_fits_stays_one_layer():
+    found = modules_at_stops(block()[0], with_sram("edge", 2048), Choices(dtype="f16"))
+    assert any(isinstance(op, g.NormaliseOp) for op in found["fused"].walk())
+
+
+@pytest.mark.parametrize("is_by_rows", [False, True])
+@pytest.mark.parametrize(("numbers", "count"), [(False, 1), (True, 0)])
+def test_norms_that_leave_their_unit_are_taken_apart_and_that_is_undone(numbers, count, is_by_rows):
+    """Not where numbers of the network scale them."""
+    machine = with_sram("edge", 160)
+    module = modules_at_stops(block(numbers=numbers)[0], machine, Choices(dtype="f16"))["typed"]
+    network = network_of(module)
+    plan = plan_network(network, machine)
+    before = str(network)
+    made = norms_apart(plan.order, plan.units, module, 160 << 10, is_by_rows=is_by_rows)
+    assert (len(made), str(network) != before) == (count, bool(count))
+    for each in made:
+        each.undo()
+    assert str(network) == before
