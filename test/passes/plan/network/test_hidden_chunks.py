@@ -58,6 +58,20 @@ def compiled(module, dtype, kib, carry="auto"):
     return modules_at_stops(module, edge(kib), Choices(dtype=dtype, carry=carry))
 
 
+def test_rows_dealt_to_clusters_read_weights_once_too():
+    """Of each cluster's rows the hidden map, 1.5 MiB of 2, does not fit beside what comes in and goes out."""
+    rows, width, hidden = 1024, 768, 3072
+    net = Net()
+    x = net.input(rows, width)
+    made = net.layer(g.MatmulOp(x, net.weight(width, hidden), act=g.ActAttr.of("gelu")))
+    module, _ = net.module(net.layer(g.MatmulOp(made, net.weight(hidden, width), residual=x)))
+    found = modules_at_stops(module, target("default"), Choices(dtype="f16"))["fused"]
+    assert any(PART_OF_SUM in op.attributes for op in found.walk())
+    units = [op for op in found.walk() if isinstance(op, UnitOp)]
+    said = sum(int(unit.stopped_by.data.split(" DRAM")[0].split()[-1]) for unit in units)
+    assert said <= 1.1 * (2 * rows * width + 2 * width * hidden) * 2
+
+
 CASES = [("plain", None, True), ("plain", "relu", False), ("silu", None, True), ("gated", None, True)]
 
 
