@@ -57,6 +57,12 @@ def element_in(value: SSAValue) -> Element:
     return element_of(tensor_of(value).element_type)
 
 
+def sole_reader(value: SSAValue) -> Operation | None:
+    """The operation that alone reads a value, as one of its operands or several."""
+    users = {use.operation for use in value.uses}
+    return users.pop() if len(users) == 1 else None
+
+
 def element_bytes(value: SSAValue) -> int:
     """Bytes of one element of a tensor on the device."""
     return ELEMENT_BYTES[element_in(value)]

@@ -15,7 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.module import STREAMED, TARGET, VALUE_PARTS
-from frustum.passes.analysis.module import element_bytes, target_of, value_bytes
+from frustum.passes.analysis.module import element_bytes, sole_reader, target_of, value_bytes
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.composites.expand_attention import plan_of
 from frustum.passes.graph.composites.part_products import has_constants
@@ -71,7 +71,7 @@ def block_of(op: g.AttentionOp) -> TokenAttention | None:
     if q is None or k is None or v is None or k.a is not v.a or value_bytes(k.a) > value_bytes(q.a):
         return None
     planes = planes_of(q.a)
-    reader = only_reader(op.result)
+    reader = sole_reader(op.result)
     after = reader if isinstance(reader, g.MatmulOp) and reader.a is op.result and has_weights(reader) else None
     back = None if planes is None else back_to(g.shape_of(planes), op.result if after is None else after.result)
     return None if planes is None or back is None else TokenAttention(planes, (q, k, v), op, after, back)
@@ -79,7 +79,7 @@ def block_of(op: g.AttentionOp) -> TokenAttention | None:
 
 def is_of_tokens(product: g.MatmulOp, reader: Operation) -> bool:
     """Whether it makes rows of channels that attention alone reads."""
-    return has_weights(product) and only_reader(product.result) is reader
+    return has_weights(product) and sole_reader(product.result) is reader
 
 
 def has_weights(product: g.MatmulOp) -> bool:
@@ -87,11 +87,6 @@ def has_weights(product: g.MatmulOp) -> bool:
     is_plain = product.act is None and product.residual is None and not product.trans_a and product.scales is None
     is_matrix = len(g.shape_of(product.b)) == 2 and len(g.shape_of(product.result)) == len("btc")
     return is_plain and is_matrix and is_float(g.tensor_of(product.result).element_type) and has_constants(product)
-
-
-def only_reader(value: SSAValue) -> Operation | None:
-    users = {use.operation for use in value.uses}
-    return users.pop() if len(users) == 1 else None
 
 
 def planes_of(tokens: SSAValue) -> SSAValue | None:
@@ -106,10 +101,10 @@ def planes_of(tokens: SSAValue) -> SSAValue | None:
 
 def back_to(planes: Sequence[int], rows: SSAValue) -> Operation | None:
     """The last of the moves of rows to planes of the same height and width, if these alone read them."""
-    move = only_reader(rows)
+    move = sole_reader(rows)
     if not isinstance(move, g.TransposeOp) or move.perm != TOKENS:
         return None
-    back = only_reader(move.result)
+    back = sole_reader(move.result)
     if not isinstance(back, g.ReshapeOp):
         return None
     return back if g.shape_of(back.result) == (*g.shape_of(move.result)[:2], *planes[2:]) else None

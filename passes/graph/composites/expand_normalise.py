@@ -17,7 +17,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target
-from frustum.passes.analysis.module import element_bytes, target_of
+from frustum.passes.analysis.module import element_bytes, sole_reader, target_of
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.composites.expand_attention import without_pieces
 from frustum.passes.graph.composites.plain_layers import PlainLayers, is_alone
@@ -109,8 +109,7 @@ def leaves_cores_idle(op: g.NormaliseOp, target: Target) -> bool:
 def take_activation(op: g.NormaliseOp, target: Target) -> None:
     """Let a normalisation do the function that alone reads it, where there is a row or group for each core: of fewer
     all cores share what is element by element."""
-    users = {use.operation for use in op.result.uses}
-    user = users.pop() if len(users) == 1 else None
+    user = sole_reader(op.result)
     if rows_of(op)[0] < target.chip.clusters * target.cluster.cores or op.act is not None:
         return
     if isinstance(user, g.UnaryOp) and user.scales is None:

@@ -26,7 +26,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.module import HELD_BYTES, JOINT, PART_OF_SUM
 from frustum.passes.analysis.layer import layer_of
-from frustum.passes.analysis.module import element_bytes, node_name, value_bytes
+from frustum.passes.analysis.module import element_bytes, node_name, sole_reader, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.layer_order import LayerOrder
@@ -135,7 +135,7 @@ def hidden_of(order: LayerOrder, op: Operation) -> Hidden | None:
 
 def sums_up(op: Operation) -> g.MatmulOp | None:
     """The product that alone reads what an operation makes and sums it up, if that can be done in parts."""
-    sums = sole_reader(op)
+    sums = sole_reader(op.results[0])
     if not isinstance(sums, g.MatmulOp) or sums.a is not op.results[0] or not has_weights(sums) or sums.trans_a:
         return None
     return None if layer_of(sums).keeps_sums_wide and element_bytes(sums.result) < WIDE else sums
@@ -144,11 +144,6 @@ def sums_up(op: Operation) -> g.MatmulOp | None:
 def is_number(value: SSAValue) -> bool:
     """Whether a value is one constant for all elements."""
     return isinstance(value.owner, g.WeightOp) and math.prod(g.shape_of(value)) == 1
-
-
-def sole_reader(op: Operation) -> Operation | None:
-    users = {use.operation for use in op.results[0].uses}
-    return users.pop() if len(users) == 1 else None
 
 
 def has_weights(product: g.MatmulOp) -> bool:

@@ -23,7 +23,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.module import JOINT, PART_OF_SUM
 from frustum.passes.analysis.layer import layer_of
-from frustum.passes.analysis.module import element_bytes, value_bytes
+from frustum.passes.analysis.module import element_bytes, sole_reader, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import (
@@ -33,7 +33,6 @@ from frustum.passes.plan.network.hidden_chunks import (
     Range,
     made_in_dram,
     may_go_in_parts,
-    sole_reader,
 )
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.trials.plane_norms import is_of_channels
@@ -90,7 +89,7 @@ def chain_of(op: Operation) -> InputChain | None:
         return None
     makers: list[Operation] = []
     value = op.x
-    while isinstance(value.owner, Operation) and sole_reader(value.owner) in (op, *makers[-1:]):
+    while isinstance(value.owner, Operation) and sole_reader(value) in (op, *makers[-1:]):
         source = source_of(value.owner)
         if source is None:
             break
