@@ -4,7 +4,8 @@
 Of each block the matrix unit makes scores, the vector unit weights, with a running maximum and sum, and the matrix unit
 adds the weighted values to what there is, which the vector unit makes smaller where the maximum has grown.  Scores and
 weights never leave the core.  The steps stand in stages, so that both units work at a time: on different blocks, or,
-where one block has all keys, on different pieces.
+where one block has all keys, on different pieces.  Of scores that are made `twice` (`SubMap`) the vector unit looks for
+maxima only, and adds up the powers of e that the matrix unit gives when it makes them again.
 
 In a core's boxes d1 are keys, or channels of values, d2 the heads of the group, d3 rows of queries.
 Source: Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022.
@@ -85,10 +86,11 @@ class AttentionLowering:
         self.rows: int = nest.map.extent[kind.position] * kind.width
         """Of queries."""
         self.element: Element = nest.tiles[QUERIES].element
-        self.score_element: Element = kind.score_element(self.element)
+        self.twice: bool = nest.map.twice
+        self.score_element: Element = "f32" if self.twice else kind.score_element(self.element)
         self.mask_at: int = 1 if kind.is_batched else MASK
         self.has_mask: bool = len(nest.tiles) > self.mask_at
-        self.is_scaled_before: bool = self.has_mask or kind.softcap > 0
+        self.is_scaled_before: bool = self.has_mask or kind.softcap > 0 or self.twice
         self.is_in_blocks: Any = self.blocks > 1
         self.leaving: list[tuple[Leaving, Part]] = []
         self.result: Placed = self.packed(nest.out, nest.result_box.start, nest.share.extent)
@@ -199,7 +201,12 @@ class AttentionLowering:
             limit = self.seen_keys(*together)
         box = Box(start, extent, tile.bound, replaced(own.limits_of(k), along, limit))
         depth = self.depth + 1 if self.is_in_blocks else own.nest.depth(nests.depends(own.access[k]))
-        return filled(own, depth, "wram", self.packed(tile, start, extent), engine, parts_of(tile, box))
+        further = self.further(depth) if k == KEYS else 0
+        return filled(own, depth, "wram", self.packed(tile, start, extent), engine, parts_of(tile, box), further)
+
+    def further(self, depth: int) -> int:
+        """Passes of the innermost loop, in which it is loaded, that read what makes scores behind the first."""
+        return int(self.twice and depth > 0 and depth == self.depth + self.is_in_blocks)
 
     def query_piece(self) -> PieceLoad:
         """The piece's queries, in NRAM."""
@@ -218,7 +225,8 @@ class AttentionLowering:
         if tile.bound[2] > 1 and self.is_in_blocks:
             start, extent, depth = replaced(start, 2, self.key), replaced(extent, 2, self.keys), self.depth + 1
         box = Box(start, extent, tile.bound, own.limits_of(self.mask_at))
-        return filled(own, depth, "nram", packed(tile, start, extent), "mvdma", parts_of(tile, box))
+        placed = packed(tile, start, extent)
+        return filled(own, depth, "nram", placed, "mvdma", parts_of(tile, box), self.further(depth))
 
     # ---------------------------------------------------------------- the nest
 
@@ -259,8 +267,7 @@ class AttentionLowering:
                 put(block, load.ops, wanted.get(id(load), stage))
             block.add_ops(steps.buffers)
             put(block, steps.scores(), scores)
-            put(block, steps.weights(), weights)
-            put(block, steps.values(), sums)
+            self.with_weights(block, steps, weights, sums)
             self.finish(block, steps, sums)
             return
         for load in here:
@@ -285,8 +292,18 @@ class AttentionLowering:
         put(block, self.value_block.ops, 2)
         put(block, steps.rescaled(), 3)
         put(block, steps.scores(), 1)
-        put(block, steps.weights(), 2)
-        put(block, steps.values(), 3)
+        self.with_weights(block, steps, 2, 3)
+
+    def with_weights(self, block: Block, steps: PieceSteps, weights: int, sums: int) -> None:
+        """Weights, and values by them.  Made again, they come behind the values of the block before, while which the
+        vector unit looks for maxima."""
+        put(block, steps.weights(), weights)
+        if self.twice:
+            put(block, steps.added(), sums)
+            put(block, steps.values(), sums)
+            put(block, steps.powers_again(), weights)
+        else:
+            put(block, steps.values(), sums)
 
     def finish(self, block: Block, steps: PieceSteps, stage: int) -> None:
         """Values by sums, to SRAM and on."""
@@ -320,8 +337,12 @@ class PieceSteps:
         self.shrink: CoreBuffer = low.held(1, "f32", each)
         self.buffers: list[Operation] = [self.highest.alloc, self.total.alloc, self.sums.alloc]
         self.block_buffers: list[Operation] = [*scores, self.before.alloc, self.shrink.alloc]
+        self.start: CoreBuffer = low.held(1, "f32", 2)
+        """What sums begin with that become powers: the highest scores, negative."""
+        if low.twice:
+            self.block_buffers.append(self.start.alloc)
         if not is_in_blocks:
-            self.buffers += scores
+            self.buffers += self.block_buffers if low.twice else scores
         self.scale: float = low.kind.score_scale
         self.scales: Scales = low.kind.scales or ()
         """Of queries, keys, values and the result, where these are integers."""
@@ -362,28 +383,39 @@ class PieceSteps:
 
     def scores(self) -> list[Operation]:
         """Queries by keys; what is added to them is, if nothing comes between."""
+        before = [] if self.low.is_in_blocks else self.scaled()
+        act = None if self.low.is_scaled_before else Act("affine", self.scale)
+        return [*before, self.product(self.made, Act("tanh") if self.kind.softcap > 0 else act)]
+
+    def powers_again(self) -> list[Operation]:
+        """The same once more, in sums that begin with the highest so far, to the power of e on their way out."""
+        return [self.product(self.powers, Act("exp"), self.start)]
+
+    def product(self, out: CoreBuffer, act: Act | None, start: CoreBuffer | None = None) -> Operation:
+        """Queries by keys, and a mask that is added; from `start` on, one number for each row."""
         low, kind = self.low, self.kind
         queries, keys = self.scaled_queries or low.queries.placed, low.key_block.placed
         _, channel, _, row = queries.strides
-        act = None if low.is_scaled_before else Act("affine", self.scale)
         first = self.scales[0] if self.scales else Scale()
         residual = low.mask_block.placed if low.mask_block is not None and kind.softcap == 0 else None
         made = isa.Conv(
             in_view=View(low.element, ZERO, (0, channel, kind.size * channel, row)),
             weight_view=View(low.element, ZERO, (keys.strides[POSITION], keys.strides[1], 0, 0)),
-            out_view=self.made.view,
+            acc_view=None if start is None else start.along(d1=0),
+            out_view=out.view,
             channels=Span(ZERO, kind.size, kind.size),
             box=low.scores_box,
             rows=replace(low.heads, limit=None),
             cols=low.columns,
             in_zero=first.zero,
-            act=Act("tanh") if kind.softcap > 0 else act,
+            continues=start is not None,
+            act=act,
             residual_view=None if residual is None else self.mask_view(residual),
             **IDENTITY_KERNEL,
         )
-        buffers = (queries.buffer, keys.buffer, None, None, self.made.alloc.buffer, None, None)
-        before = [] if low.is_in_blocks else self.scaled()
-        return [*before, self.do(made, *buffers, None if residual is None else residual.buffer)]
+        begun = None if start is None else start.alloc.buffer
+        buffers = (queries.buffer, keys.buffer, None, begun, out.alloc.buffer, None, None)
+        return self.do(made, *buffers, None if residual is None else residual.buffer)
 
     def mask_view(self, mask: Placed) -> View:
         """What is added, with keys as d1 and heads as d2; where it has one position for all it stays there."""
@@ -409,10 +441,10 @@ class PieceSteps:
         return ops
 
     def weights(self) -> list[Operation]:
-        """Scores to the power of e, less the highest so far, and their sums; by how much what came before shrinks."""
-        low, scores, ops = self.low, self.made, self.adjusted()
-        buffer, highest, total = scores.alloc.buffer, self.highest.alloc.buffer, self.total.alloc.buffer
-        ranked, summed = self.highest.along(d1=0), self.total.along(d1=0)
+        """Scores to the power of e, less the highest so far, and their sums; by how much what came before shrinks.  Of
+        scores that are made twice, only the highest."""
+        low, scores, own, ops = self.low, self.made, self.power_scale, self.adjusted()
+        buffer, highest, ranked = scores.alloc.buffer, self.highest.alloc.buffer, self.highest.along(d1=0)
         later = low.made_box(1, is_later=True) if low.is_in_blocks else None
         before, shrink = self.before, self.shrink
         if later is not None:
@@ -426,15 +458,25 @@ class PieceSteps:
         if later is not None:
             less = isa.Binary(kind="sub", act=Act("exp"), a_view=before.view, b_view=ranked, out_view=shrink.view,
                               box=later)
-            smaller = isa.Binary(kind="mul", a_view=summed, b_view=shrink.view, out_view=summed, box=later)
             ops.append(self.do(less, before.alloc.buffer, highest, shrink.alloc.buffer))
-            ops.append(self.do(smaller, total, shrink.alloc.buffer, total))
-        powers, own = self.powers.alloc.buffer, self.power_scale
+        if low.twice:
+            negative = isa.Unary(kind="neg", in_view=ranked, out_view=self.start.view, box=low.made_box(1))
+            return [*ops, self.do(negative, highest, self.start.alloc.buffer)]
         power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=self.powers.view,
                            box=low.scores_box, scales=None if own is None else (Scale(), Scale(), own))
+        return [*ops, self.do(power, buffer, highest, self.powers.alloc.buffer), *self.added()]
+
+    def added(self) -> list[Operation]:
+        """The sums of weights, with those of earlier blocks, as much smaller as the highest score has grown."""
+        low, own, total, ops = self.low, self.power_scale, self.total.alloc.buffer, list[Operation]()
+        summed, shrink = self.total.along(d1=0), self.shrink
+        if low.is_in_blocks:
+            smaller = isa.Binary(kind="mul", a_view=summed, b_view=shrink.view, out_view=summed,
+                                 box=low.made_box(1, is_later=True))
+            ops.append(self.do(smaller, total, shrink.alloc.buffer, total))
         add = isa.Reduce(kind="sum", in_view=self.powers.view, out_view=summed, axes=(1,), box=low.scores_box,
                          accumulate=self.level, scales=None if own is None else (own, Scale()))
-        return [*ops, self.do(power, buffer, highest, powers), self.do(add, powers, total)]
+        return [*ops, self.do(add, self.powers.alloc.buffer, total)]
 
     def rescaled(self) -> list[Operation]:
         """What earlier blocks have added up, as much smaller as the highest score has grown."""
