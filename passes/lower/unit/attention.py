@@ -66,6 +66,11 @@ WEIGHT_LEVELS = 255
 """What weights of integers are parts of: the largest, 1, is the greatest integer, 0 the least."""
 LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
 """No maximum is less, so that a row that has seen no key yet is a number."""
+COARSE = 32000.0
+"""From here on a highest score is rounded by so much that others, in f32, may be far above it ..."""
+MARGIN: dict[Element, float] = {"f16": 5.0, "bf16": 40.0}
+"""... so that powers would exceed their type: of these the exponent is so much less.  Half a step of f16 is 16 at most
+there, and e ** 11 a number of f16; of bf16 it is 128 below 65,536, and e ** 88 a number."""
 LEAST_SUM = 1e-30
 """A row that sees no key is 0 divided by this; of others the sum is 1 at least."""
 IDENTITY_KERNEL: dict[str, Any] = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1)}
@@ -87,7 +92,7 @@ class AttentionLowering:
         """Of queries."""
         self.element: Element = nest.tiles[QUERIES].element
         self.twice: bool = nest.map.twice
-        self.score_element: Element = "f32" if self.twice else kind.score_element(self.element)
+        self.score_element: Element = kind.score_element(self.element)
         self.mask_at: int = 1 if kind.is_batched else MASK
         self.has_mask: bool = len(nest.tiles) > self.mask_at
         self.is_scaled_before: bool = self.has_mask or kind.softcap > 0 or self.twice
@@ -337,12 +342,15 @@ class PieceSteps:
         self.shrink: CoreBuffer = low.held(1, "f32", each)
         self.buffers: list[Operation] = [self.highest.alloc, self.total.alloc, self.sums.alloc]
         self.block_buffers: list[Operation] = [*scores, self.before.alloc, self.shrink.alloc]
-        self.start: CoreBuffer = low.held(1, "f32", 2)
-        """What sums begin with that become powers: the highest scores, negative."""
+        self.start: CoreBuffer = low.held(1, "f32", 1)
+        """What sums begin with that become powers, if scores are made twice: the highest, negative."""
+        self.beyond: CoreBuffer = low.held(1, "f32", 1)
         if low.twice:
-            self.block_buffers.append(self.start.alloc)
+            self.before: CoreBuffer = low.held(1, "f32", 1)
+            self.block_buffers = [*scores, self.before.alloc, self.shrink.alloc]
+            self.buffers += [self.start.alloc, self.beyond.alloc]
         if not is_in_blocks:
-            self.buffers += self.block_buffers if low.twice else scores
+            self.buffers += scores
         self.scale: float = low.kind.score_scale
         self.scales: Scales = low.kind.scales or ()
         """Of queries, keys, values and the result, where these are integers."""
@@ -441,30 +449,56 @@ class PieceSteps:
         return ops
 
     def weights(self) -> list[Operation]:
-        """Scores to the power of e, less the highest so far, and their sums; by how much what came before shrinks.  Of
-        scores that are made twice, only the highest."""
+        """Scores to the power of e, less the highest so far, and their sums; by how much what came before shrinks."""
+        if self.low.twice:
+            return self.highest_of_block()
         low, scores, own, ops = self.low, self.made, self.power_scale, self.adjusted()
         buffer, highest, ranked = scores.alloc.buffer, self.highest.alloc.buffer, self.highest.along(d1=0)
-        later = low.made_box(1, is_later=True) if low.is_in_blocks else None
-        before, shrink = self.before, self.shrink
-        if later is not None:
+        later, before, shrink = low.made_box(1, is_later=True), self.before, self.shrink
+        if low.is_in_blocks:
             keep = isa.Unary(kind="identity", in_view=ranked, out_view=before.view, box=later)
             ops.append(self.do(keep, highest, before.alloc.buffer))
-        find = isa.Reduce(kind="max", in_view=scores.view, out_view=ranked, axes=(1,), box=low.scores_box,
-                          accumulate=self.level)
-        floor = isa.Unary(kind="clip", alpha=LOWEST[low.score_element], beta=-LOWEST[low.score_element], in_view=ranked,
-                          out_view=ranked, box=low.made_box(1))
-        ops += [self.do(find, buffer, highest), self.do(floor, highest, highest)]
-        if later is not None:
+        ops += self.found()
+        if low.is_in_blocks:
             less = isa.Binary(kind="sub", act=Act("exp"), a_view=before.view, b_view=ranked, out_view=shrink.view,
                               box=later)
             ops.append(self.do(less, before.alloc.buffer, highest, shrink.alloc.buffer))
-        if low.twice:
-            negative = isa.Unary(kind="neg", in_view=ranked, out_view=self.start.view, box=low.made_box(1))
-            return [*ops, self.do(negative, highest, self.start.alloc.buffer)]
         power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=self.powers.view,
                            box=low.scores_box, scales=None if own is None else (Scale(), Scale(), own))
         return [*ops, self.do(power, buffer, highest, self.powers.alloc.buffer), *self.added()]
+
+    def found(self) -> list[Operation]:
+        """The highest scores so far."""
+        low, highest, ranked = self.low, self.highest.alloc.buffer, self.highest.along(d1=0)
+        find = isa.Reduce(kind="max", in_view=self.made.view, out_view=ranked, axes=(1,), box=low.scores_box,
+                          accumulate=self.level)
+        floor = isa.Unary(kind="clip", alpha=LOWEST[low.score_element], beta=-LOWEST[low.score_element], in_view=ranked,
+                          out_view=ranked, box=low.made_box(1))
+        return [self.do(find, self.made.alloc.buffer, highest), self.do(floor, highest, highest)]
+
+    def highest_of_block(self) -> list[Operation]:
+        """What sums begin with that become powers, and by how much what came before shrinks."""
+        low, before, shrink = self.low, self.before, self.shrink
+        ranked, start, one = self.highest.along(d1=0), self.start.along(d1=0), low.made_box(1)
+        highest, begun = self.highest.alloc.buffer, self.start.alloc.buffer
+        later, margin, ops = low.made_box(1, is_later=True), MARGIN.get(low.score_element, 0.0), list[Operation]()
+        if low.is_in_blocks:
+            keep = isa.Unary(kind="identity", in_view=start, out_view=before.view, box=later)
+            ops.append(self.do(keep, begun, before.alloc.buffer))
+        negative = isa.Unary(kind="affine", alpha=-1, beta=COARSE if margin else 0, in_view=ranked, out_view=start,
+                             box=one)
+        ops += [*self.found(), self.do(negative, highest, begun)]
+        if margin:
+            beyond, size = self.beyond.view, self.beyond.alloc.buffer
+            far = isa.Unary(kind="abs", in_view=ranked, out_view=beyond, box=one)
+            cut = isa.Unary(kind="clip", alpha=COARSE, beta=COARSE + margin, in_view=beyond, out_view=beyond, box=one)
+            less = isa.Binary(kind="sub", a_view=start, b_view=beyond, out_view=start, box=one)
+            ops += [self.do(far, highest, size), self.do(cut, size, size), self.do(less, begun, size, begun)]
+        if low.is_in_blocks:
+            less = isa.Binary(kind="sub", act=Act("exp"), a_view=start, b_view=before.view, out_view=shrink.view,
+                              box=later)
+            ops.append(self.do(less, begun, before.alloc.buffer, shrink.alloc.buffer))
+        return ops
 
     def added(self) -> list[Operation]:
         """The sums of weights, with those of earlier blocks, as much smaller as the highest score has grown."""

@@ -56,8 +56,9 @@ def room(
     blocks_of_scores = 1 if blocks == 1 else SCORE_COPIES
     held = blocks + (twice and blocks > 1)
     nram = copies * aligned(queries * kind.size * size) * (2 if is_scaled_before(work, kind) or twice else 1)
-    nram += score_bytes(kind, queries, keys, size, blocks_of_scores, twice=twice)
-    nram += 2 * (copies + twice) * aligned(queries * score_size(kind, size, twice=twice)) + 3 * copies * aligned(queries * WIDE)
+    nram += score_bytes(kind, queries, keys, size, blocks_of_scores)
+    nram += 2 * copies * aligned(queries * score_size(kind, size)) + 3 * twice * aligned(queries * WIDE)
+    nram += 3 * copies * aligned(queries * WIDE)
     nram += copies * aligned(queries * kind.value_size * WIDE) + copies * aligned(queries * kind.value_size * size)
     if len(work.accesses) > MASK:
         nram += held * aligned(keys * queries * size)
@@ -65,19 +66,17 @@ def room(
     return Room(nram, wram)
 
 
-def score_size(kind: AttentionLayer, size: int, *, twice: bool = False) -> int:
+def score_size(kind: AttentionLayer, size: int) -> int:
     """Bytes of a score."""
     if kind.scales is not None:
         return ELEMENT_BYTES[kind.score_element("i8")]
-    return WIDE if kind.has_wide_scores or twice else size
+    return WIDE if kind.has_wide_scores else size
 
 
-def score_bytes(
-    kind: AttentionLayer, queries: int, keys: int, size: int, copies: int, *, twice: bool = False
-) -> int:
+def score_bytes(kind: AttentionLayer, queries: int, keys: int, size: int, copies: int) -> int:
     """Bytes of the blocks of scores that a core has at a time; what they become lies beside them where they are wider
     than it."""
-    own = score_size(kind, size, twice=twice)
+    own = score_size(kind, size)
     if own == size:
         return copies * aligned(keys * queries * size)
     return min(copies, WIDE_COPIES) * (aligned(keys * queries * own) + aligned(keys * queries * size))
@@ -198,9 +197,9 @@ def vector_cycles(
         busy = ceil_div(elements * unit.cycles_per_element.of(size_bytes), unit.lanes)
         return busy * sum(vector_passes(unit, each) for each in kinds)
 
-    wide = score_size(kind, size, twice=twice)
+    wide = score_size(kind, size)
     if twice:
-        total = taken(keys * queries, wide, "reduce") + taken(keys * queries, size, "reduce")
+        total = taken(keys * queries, wide, "reduce") + taken(keys * queries, WIDE, "reduce")  # sums are wide
     elif kind.scales is None:
         total = taken(keys * queries, wide, "reduce", "sub", "exp") + taken(keys * queries, size, "reduce")
     else:  # powers become integers, and are numbers again in sums of f32
