@@ -161,7 +161,7 @@ class LineBufferOp(Instruction):
 @operation(p.Conv)
 class ConvOp(Instruction):
     """`out = act(in (*) weight + bias + residual)`; with `accumulate`, over the passes of one loop,
-    which begin with what is in `acc` where it `continues`.
+    which begin with what is in `acc` where it `continues`: without a loop its one pass does.
 
     Of integers the accumulators are `(in - in_zero) (*) (weight - weight_zero) + bias`; with a multiplier `out` is
     `saturate(rint(acc * multiplier) + out_zero)`, then `act`; without one the sums go out, as i32, or as floats after
@@ -201,10 +201,10 @@ class ConvOp(Instruction):
         groups, outputs = self.groups.value.data, self.box.data.extent[1]
         if groups < 1 or outputs % groups:
             raise VerifyException(f"'{self.name}': {outputs} output channels in {groups} groups")
-        if (self.accumulate is not None) != (self.acc is not None):
-            raise VerifyException(f"'{self.name}': accumulate and acc come together")
         if self.continues is not None and self.acc is None:
             raise VerifyException(f"'{self.name}': what continues has an acc to continue from")
+        if (self.accumulate is not None or self.continues is not None) != (self.acc is not None):
+            raise VerifyException(f"'{self.name}': accumulate and acc come together, if it does not continue")
         check_convolution(self)
 
 

@@ -154,7 +154,7 @@ OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
-FLAGS = ("compact", "on_vector", "held", "in_rounds", "in_place", "chunk", "in_core", "beside")
+FLAGS = ("compact", "on_vector", "held", "in_rounds", "in_place", "chunk", "in_core", "beside", "twice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,8 @@ class SubMap:
     """The last channels of wide results so far, which stay in the cores from block to block."""
     beside: int = 0
     """With `on_vector`: how many channels of a piece, its last, the matrix unit makes meanwhile."""
+    twice: bool = False
+    """Of attention: the matrix unit makes scores for their maxima, and once more as powers of e."""
 
 
 def shared_along(extent: Extents, cores: int) -> int:
@@ -217,6 +219,7 @@ class MapAttr(Data[SubMap]):
                 extent, cores, channels, outer, weights, *plain,
                 held=counts["held"], in_rounds="in_rounds" in flags, in_place="in_place" in flags,
                 chunk=counts["chunk"], in_core=counts["in_core"], beside=counts["beside"],
+                twice="twice" in flags,
             )  # fmt: skip
 
     def print_parameter(self, printer: Printer) -> None:
@@ -226,7 +229,7 @@ class MapAttr(Data[SubMap]):
             f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}"
             f"{f', held {m.held}' if m.held else ''}{', in_rounds' * m.in_rounds}{', in_place' * m.in_place}"
             f"{f', chunk {m.chunk}' if m.chunk else ''}{f', in_core {m.in_core}' if m.in_core else ''}"
-            f"{f', beside {m.beside}' if m.beside else ''}>"
+            f"{f', beside {m.beside}' if m.beside else ''}{', twice' * m.twice}>"
         )
 
     def verify(self) -> None:

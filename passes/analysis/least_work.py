@@ -42,8 +42,9 @@ def least_work(network: g.NetworkOp, target: Target) -> Facts:
     """`inputs`: names, `input_bytes`: of each; `layers`: in order, each with its `name`, what it `reads` (numbers of
     layers, or -1 - number of an input), the `weights` that it multiplies or adds, `mix` of channels; of a product how
     many of what it reads are its `operands` (those come first) and its `macs`; the least cycles of all `matrix` or
-    `vector` units together (both: either does it alone); `bytes` of its result, where it is no move; what the bound on
-    bytes asks (`product_chains.py`, `closures.py`, `attention`).  `outputs`: pairs of a name and what gives it."""
+    `vector` units together (both: either does it alone, or, `together`, each its own); `bytes` of its result, where it
+    is no move; what the bound on bytes asks (`product_chains.py`, `closures.py`, `attention`).  `outputs`: pairs of a
+    name and what gives it."""
     block = network.body.block
     number: dict[SSAValue, int] = {value: -1 - k for k, value in enumerate(block.args)}
     layers: list[Facts] = []
@@ -81,7 +82,8 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target) -> Facts:
     if layer is None:
         return facts | ({"weights": weights} if weights else {})
     if isinstance(op, g.AttentionOp):
-        facts |= {"vector": _rounded(_weights(op, target))}
+        own = {"matrix": _rounded(_products(op, target.core.matrix)), "vector": _rounded(_highest(op, target))}
+        facts |= own | {"together": True}
         return facts | {"attention": _attention(op)} if is_apart(op) else facts
     if not isinstance(layer.kind, ConvLayer):
         return facts | {"vector": _rounded(_vector(op, layer, target))}
@@ -133,12 +135,21 @@ def _attention(op: g.AttentionOp) -> list[int]:
     return [_pairs(op), size, value_size, element, own]
 
 
-def _weights(op: g.AttentionOp, target: Target) -> Fraction:
-    """Every score becomes a power of e, and is summed up."""
+def _products(op: g.AttentionOp, unit: MatrixUnit) -> Fraction:
+    """Steps of both products, with rows of queries as windows, or as channels, whichever are fewer.  Heads do not share
+    a pass: what one weight is multiplied with has one channel."""
+    (size, value_size), step = op.sizes, unit.cycles_per_step.of(element_bytes(op.q))
+    scores = Fraction(size, unit.lines * unit.channels)
+    ways = (unit.lines, unit.channels), (unit.channels, unit.lines)
+    return _pairs(op) * step * (scores + min(Fraction(ceil_div(value_size, own), rows) for rows, own in ways))
+
+
+def _highest(op: g.AttentionOp, target: Target) -> Fraction:
+    """Every score is compared with the highest.  It may become a power of e on its way out of a product, and a column
+    of ones beside the values sums these up."""
     vector = target.core.vector
     cycles = vector.cycles_per_element.of(element_bytes(op.q))
-    passes = sum(vector_passes(vector, each) for each in ("exp", "reduce"))
-    return Fraction(_pairs(op) * passes * cycles, vector.lanes)
+    return Fraction(_pairs(op) * vector_passes(vector, "reduce") * cycles, vector.lanes)
 
 
 def _rounded(cycles: Fraction) -> int:

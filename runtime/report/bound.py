@@ -7,7 +7,7 @@ greatest of
   of the last store;
 - `matrix passes`: the fewest passes or line-buffer writes of all products, dealt evenly to all cores; depthwise layers
   are shared with the vector units so that both end together;
-- `vector unit`: pooling, normalisation, softmax and reductions, dealt evenly;
+- `vector unit`: pooling, normalisation, softmax, reductions and the highest scores of attention, dealt evenly;
 - `weights first`: no product can begin before all weights are there that every element of its operand needs;
 - `no room to load ahead`: as long as a layer is not finished, the weights of layers two products behind it are still
   needed, so that at most as many of them as the memories on chip hold can be there already.  It takes layers to use
@@ -48,7 +48,7 @@ class Work:
     either: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, layer: Layer) -> None:
-        if layer.matrix and layer.vector:
+        if layer.matrix and layer.vector and not layer.together:
             self.either.append((layer.matrix, layer.vector))
         else:
             self.matrix += layer.matrix
@@ -78,7 +78,9 @@ class Layer(NamedTuple):
     matrix: float
     vector: float
     operands: int = 0
-    """How many of what it reads are factors of its products; those come first."""
+    """How many of what it reads are factors of its products with weights; those come first."""
+    together: bool = False
+    """Whether it takes both units, not either."""
 
 
 class Bound(NamedTuple):
@@ -156,7 +158,7 @@ def layers_of(facts: Iterable[Mapping[str, Any]], made: Mapping[str, int]) -> li
                 Layer(
                     tuple(map(source, fact["reads"])), fact["mix"], tuple(fact.get("weights", ())),
                     fact.get("matrix", 0) * share, fact.get("vector", 0) * share,
-                    fact.get("operands", 0),
+                    fact.get("operands", 0), fact.get("together", False),
                 )
             )  # fmt: skip
         values |= {name: source(number) for name, number in piece["outputs"]}
@@ -245,7 +247,7 @@ def _unfinished(layers: Sequence[Layer], start: int) -> frozenset[str]:
         most = min(reads) if layer.mix == "beside" else max(reads, default=NEITHER)
         if most == FAR_BEHIND:
             found.update(layer.weights)
-        state[number] = FAR_BEHIND if most and layer.matrix else most
+        state[number] = FAR_BEHIND if most and layer.matrix and not layer.together else most
     return frozenset(found)
 
 

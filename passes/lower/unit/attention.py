@@ -4,7 +4,8 @@
 Of each block the matrix unit makes scores, the vector unit weights, with a running maximum and sum, and the matrix unit
 adds the weighted values to what there is, which the vector unit makes smaller where the maximum has grown.  Scores and
 weights never leave the core.  The steps stand in stages, so that both units work at a time: on different blocks, or,
-where one block has all keys, on different pieces.
+where one block has all keys, on different pieces.  Of scores that are made `twice` (`SubMap`) the vector unit looks for
+maxima only, and adds up the powers of e that the matrix unit gives when it makes them again.
 
 In a core's boxes d1 are keys, or channels of values, d2 the heads of the group, d3 rows of queries.
 Source: Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022.
@@ -12,7 +13,6 @@ Source: Milakov and Gimelshein, 2018; Dao et al., FlashAttention, 2022.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,84 +20,52 @@ from typing import Any
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from frustum.dialects import isa
-from frustum.dialects import tile as t
-from frustum.dialects.extents import Extents, Int, aligned, ceil_div, replaced
 from frustum.dialects.isa.program import (
-    ELEMENT_BYTES,
     ZERO,
     Act,
-    Affine,
     Box,
     Element,
     Instruction,
-    Memory,
     Scale,
     Scales,
     Span,
-    Starts,
     View,
 )
 from frustum.dialects.tile import AttentionLayer
-from frustum.passes.analysis import piece_nest as nests
-from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, copies, filled, spread
+from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, copies
 from frustum.passes.lower.unit.memory_map import (
-    CHANNELS,
     CoreBuffer,
     Placed,
     allocate,
-    byte_strides,
     copied,
-    exactly,
-    packed,
 )
 from frustum.passes.lower.unit.piece_stores import Leaving, Part, part_of_pieces
 from frustum.passes.lower.unit.prefetch import set_stage
 from frustum.passes.lower.unit.raster import parts_of
+from frustum.passes.lower.unit.streamed.boxes import KEYS, POSITION, QUERIES, VALUES, AttentionBoxes
 from frustum.passes.plan.attention.attention_pieces import SCORE_COPIES, WIDE_COPIES
 
-QUERIES, KEYS, VALUES, MASK = range(4)
-"""The operands."""
-POSITION = 3
-"""The dimension of rows: of queries, of keys and of values."""
-IN_ORDER = (0, 1, 2, 3)
 LEAST_INTEGER = -128
 WEIGHT_LEVELS = 255
 """What weights of integers are parts of: the largest, 1, is the greatest integer, 0 the least."""
 LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
 """No maximum is less, so that a row that has seen no key yet is a number."""
+COARSE = 32000.0
+"""From here on a highest score is rounded by so much that others, in f32, may be far above it ..."""
+MARGIN: dict[Element, float] = {"f16": 5.0, "bf16": 40.0}
+"""... so that powers would exceed their type: of these the exponent is so much less.  Half a step of f16 is 16 at most
+there, and e ** 11 a number of f16; of bf16 it is 128 below 65,536, and e ** 88 a number."""
 LEAST_SUM = 1e-30
-"""A row that sees no key is 0 divided by this; of others the sum is 1 at least."""
+"""A row that sees no key is 0 divided by this; of others the sum is 1 at least, or e less the margin."""
 IDENTITY_KERNEL: dict[str, Any] = {"kernel": (1, 1), "strides": (1, 1), "dilations": (1, 1)}
 
 
-class AttentionLowering:
+class AttentionLowering(AttentionBoxes):
     """Builds the nest of one `ftile.compute` of attention."""
 
     def __init__(self, nest: LayerNest):
-        kind = nest.kind
-        assert isinstance(kind, t.AttentionLayer)
-        self.own = nest
-        self.kind: AttentionLayer = kind
-        self.keys: int = nest.map.channels
-        self.blocks: Int = ceil_div(kind.keys, self.keys)
-        self.depth: int = len(nest.nest.loops)
-        self.level: int = nest.site.level + self.depth
-        self.rows: int = nest.map.extent[kind.position] * kind.width
-        """Of queries."""
-        self.element: Element = nest.tiles[QUERIES].element
-        self.score_element: Element = kind.score_element(self.element)
-        self.mask_at: int = 1 if kind.is_batched else MASK
-        self.has_mask: bool = len(nest.tiles) > self.mask_at
-        self.is_scaled_before: bool = self.has_mask or kind.softcap > 0
-        self.is_in_blocks: Any = self.blocks > 1
+        super().__init__(nest)
         self.leaving: list[tuple[Leaving, Part]] = []
-        self.result: Placed = self.packed(nest.out, nest.result_box.start, nest.share.extent)
-
-    def packed(self, like: Placed, start: Starts, extent: Extents) -> Placed:
-        """A box of a map in a core; where its positions are those of a plane they follow each other."""
-        if self.kind.widths is None:
-            return packed(like, start, extent)
-        return Placed(like.element, start, extent, like.bound, byte_strides(t.Tile(like.element, extent, IN_ORDER)))
 
     def takes(self, leaving: Leaving) -> bool:
         """Whether what is stored or sent of the result can go piece by piece, as part of this layer, and then does."""
@@ -106,119 +74,6 @@ class AttentionLowering:
         if part is not None:
             self.leaving.append((leaving, part))
         return part is not None
-
-    # ---------------------------------------------------------------- boxes
-
-    @property
-    def key(self) -> Affine:
-        """The first key of the block."""
-        return Affine.index(self.level, self.keys) if self.is_in_blocks else ZERO
-
-    @property
-    def key_row(self) -> Affine:
-        """The first row of keys of the block."""
-        return exactly(self.key, self.kind.key_width)
-
-    @property
-    def key_span(self) -> Span:
-        """The keys of the block that rows of the piece see."""
-        return Span(self.key, self.keys, self.kind.keys, self.seen_keys(self.query_span.start, 1))
-
-    def seen_keys(self, first: Affine, cores: int) -> Affine | None:
-        """Where the keys end that the pieces of so many cores see, of which the first begins at row `first`; None where
-        they may see all, or some row none: then something must be there to be hidden."""
-        ahead = self.kind.causal_from
-        return None if ahead is None or ahead < 0 else first + (cores * self.rows + ahead)
-
-    @property
-    def heads(self) -> Span:
-        """The heads of the group; none where the core has no group."""
-        channels, size = self.own.piece.box.spans[CHANNELS], self.kind.value_size
-        limit = None if channels.limit is None else exactly(channels.limit, size)
-        return Span(exactly(channels.start, size), self.kind.share, channels.bound // size, limit)
-
-    @property
-    def query_span(self) -> Span:
-        """Rows of queries of the piece."""
-        own, width = self.own.piece.box.spans[self.kind.position], self.kind.width
-        limit = None if own.limit is None else own.limit * width
-        return Span(own.start * width, own.extent * width, own.bound * width, limit)
-
-    @property
-    def columns(self) -> Span:
-        """Rows of queries that a product reads."""
-        return replace(self.query_span, limit=None)
-
-    def box(self, channels: Span) -> Box:
-        """Of the piece's heads and rows."""
-        return Box.of(self.own.piece.box.spans[0], channels, self.heads, self.query_span)
-
-    @property
-    def scores_box(self) -> Box:
-        return self.box(self.key_span)
-
-    def made_box(self, channels: int, *, is_later: bool = False) -> Box:
-        """Of so many channels; `is_later`: empty in the first block."""
-        return self.box(Span(ZERO, channels, channels, Affine.index(self.level, channels) if is_later else None))
-
-    # ---------------------------------------------------------------- buffers
-
-    def held(self, channels: int, element: Element, count: int, memory: Memory = "nram") -> CoreBuffer:
-        """A buffer for so many channels of all heads and rows of a piece, rows innermost."""
-        size, queries = ELEMENT_BYTES[element], self.kind.share * self.rows
-        strides = (0, queries * size, self.rows * size, size)
-        alloc = isa.AllocOp(memory, aligned(channels * queries * size), count)
-        return CoreBuffer(alloc, View(element, ZERO, strides))
-
-    @property
-    def all_rows(self) -> int:
-        """Of queries, in all pieces of a core."""
-        return self.rows * math.prod(count for _, count in self.own.nest.loops)
-
-    def held_of_all_rows(self, channels: int) -> CoreBuffer:
-        """A buffer of sums for so many channels of all pieces of a core, which one loop goes through."""
-        size = ELEMENT_BYTES["f32"]
-        strides = (0, self.kind.share * self.all_rows * size, self.all_rows * size, size)
-        return CoreBuffer(isa.AllocOp("nram", aligned(channels * strides[1]), 1), View("f32", ZERO, strides))
-
-    def of_piece(self, held: CoreBuffer) -> View:
-        """Where the piece's rows are in such a buffer."""
-        step = self.rows * held.view.strides[POSITION]
-        return replace(held.view, offset=Affine.index(self.own.site.level, step) if self.depth else ZERO)
-
-    def key_piece(self, k: int) -> PieceLoad:
-        """A block of keys or values, in WRAM as it lies in SRAM."""
-        own = self.own
-        tile = own.tiles[k]
-        start, extent = nests.needs(own.access[k], own.piece)
-        along, width = self.kind.position, self.kind.key_width
-        start, extent = replaced(start, along, self.key_row), replaced(extent, along, ceil_div(self.keys, width))
-        engine, first, limit = spread(own, *start), self.query_span.start, None
-        if self.is_in_blocks:
-            together = (replace(first, core=0), own.site.cores) if engine == "bus" else (first, 1)
-            limit = self.seen_keys(*together)
-        box = Box(start, extent, tile.bound, replaced(own.limits_of(k), along, limit))
-        depth = self.depth + 1 if self.is_in_blocks else own.nest.depth(nests.depends(own.access[k]))
-        return filled(own, depth, "wram", self.packed(tile, start, extent), engine, parts_of(tile, box))
-
-    def query_piece(self) -> PieceLoad:
-        """The piece's queries, in NRAM."""
-        own, access = self.own, self.own.access[QUERIES]
-        tile, (start, extent) = own.tiles[QUERIES], nests.needs(access, own.piece)
-        box = Box(start, extent, tile.bound, own.limits_of(QUERIES))
-        depth = own.nest.depth(nests.depends(access))
-        return filled(own, depth, "nram", self.packed(tile, start, extent), "mvdma", parts_of(tile, box))
-
-    def mask_piece(self) -> PieceLoad:
-        """What is added to the scores of a block; d2 are its keys."""
-        own = self.own
-        tile, access = own.tiles[self.mask_at], own.access[self.mask_at]
-        start, extent = nests.needs(access, own.piece)
-        depth = own.nest.depth(nests.depends(access))
-        if tile.bound[2] > 1 and self.is_in_blocks:
-            start, extent, depth = replaced(start, 2, self.key), replaced(extent, 2, self.keys), self.depth + 1
-        box = Box(start, extent, tile.bound, own.limits_of(self.mask_at))
-        return filled(own, depth, "nram", packed(tile, start, extent), "mvdma", parts_of(tile, box))
 
     # ---------------------------------------------------------------- the nest
 
@@ -259,8 +114,7 @@ class AttentionLowering:
                 put(block, load.ops, wanted.get(id(load), stage))
             block.add_ops(steps.buffers)
             put(block, steps.scores(), scores)
-            put(block, steps.weights(), weights)
-            put(block, steps.values(), sums)
+            self.with_weights(block, steps, weights, sums)
             self.finish(block, steps, sums)
             return
         for load in here:
@@ -285,8 +139,18 @@ class AttentionLowering:
         put(block, self.value_block.ops, 2)
         put(block, steps.rescaled(), 3)
         put(block, steps.scores(), 1)
-        put(block, steps.weights(), 2)
-        put(block, steps.values(), 3)
+        self.with_weights(block, steps, 2, 3)
+
+    def with_weights(self, block: Block, steps: PieceSteps, weights: int, sums: int) -> None:
+        """Weights, and values by them.  Made again, they come behind the values of the block before, while which the
+        vector unit looks for maxima."""
+        put(block, steps.weights(), weights)
+        if self.twice:
+            put(block, steps.added(), sums)
+            put(block, steps.values(), sums)
+            put(block, steps.powers_again(), weights)
+        else:
+            put(block, steps.values(), sums)
 
     def finish(self, block: Block, steps: PieceSteps, stage: int) -> None:
         """Values by sums, to SRAM and on."""
@@ -316,10 +180,15 @@ class PieceSteps:
         self.highest: CoreBuffer = low.held(1, low.score_element, 1)
         self.total: CoreBuffer = low.held(1, "f32", count)
         self.sums: CoreBuffer = low.held(low.kind.value_size, "f32", count)
-        self.before: CoreBuffer = low.held(1, low.score_element, 1)
+        self.before: CoreBuffer = low.held(1, "f32" if low.twice else low.score_element, 1)
         self.shrink: CoreBuffer = low.held(1, "f32", each)
         self.buffers: list[Operation] = [self.highest.alloc, self.total.alloc, self.sums.alloc]
         self.block_buffers: list[Operation] = [*scores, self.before.alloc, self.shrink.alloc]
+        self.start: CoreBuffer = low.held(1, "f32", 1)
+        """What sums begin with that become powers, if scores are made twice: the highest, negative."""
+        self.beyond: CoreBuffer = low.held(1, "f32", 1)
+        if low.twice:
+            self.buffers += [self.start.alloc, self.beyond.alloc]
         if not is_in_blocks:
             self.buffers += scores
         self.scale: float = low.kind.score_scale
@@ -362,28 +231,39 @@ class PieceSteps:
 
     def scores(self) -> list[Operation]:
         """Queries by keys; what is added to them is, if nothing comes between."""
+        before = [] if self.low.is_in_blocks else self.scaled()
+        act = None if self.low.is_scaled_before else Act("affine", self.scale)
+        return [*before, self.product(self.made, Act("tanh") if self.kind.softcap > 0 else act)]
+
+    def powers_again(self) -> list[Operation]:
+        """The same once more, in sums that begin with the highest so far, to the power of e on their way out."""
+        return [self.product(self.powers, Act("exp"), self.start)]
+
+    def product(self, out: CoreBuffer, act: Act | None, start: CoreBuffer | None = None) -> Operation:
+        """Queries by keys, and a mask that is added; from `start` on, one number for each row."""
         low, kind = self.low, self.kind
         queries, keys = self.scaled_queries or low.queries.placed, low.key_block.placed
         _, channel, _, row = queries.strides
-        act = None if low.is_scaled_before else Act("affine", self.scale)
         first = self.scales[0] if self.scales else Scale()
         residual = low.mask_block.placed if low.mask_block is not None and kind.softcap == 0 else None
         made = isa.Conv(
             in_view=View(low.element, ZERO, (0, channel, kind.size * channel, row)),
             weight_view=View(low.element, ZERO, (keys.strides[POSITION], keys.strides[1], 0, 0)),
-            out_view=self.made.view,
+            acc_view=None if start is None else start.along(d1=0),
+            out_view=out.view,
             channels=Span(ZERO, kind.size, kind.size),
             box=low.scores_box,
             rows=replace(low.heads, limit=None),
             cols=low.columns,
             in_zero=first.zero,
-            act=Act("tanh") if kind.softcap > 0 else act,
+            continues=start is not None,
+            act=act,
             residual_view=None if residual is None else self.mask_view(residual),
             **IDENTITY_KERNEL,
         )
-        buffers = (queries.buffer, keys.buffer, None, None, self.made.alloc.buffer, None, None)
-        before = [] if low.is_in_blocks else self.scaled()
-        return [*before, self.do(made, *buffers, None if residual is None else residual.buffer)]
+        begun = None if start is None else start.alloc.buffer
+        buffers = (queries.buffer, keys.buffer, None, begun, out.alloc.buffer, None, None)
+        return self.do(made, *buffers, None if residual is None else residual.buffer)
 
     def mask_view(self, mask: Placed) -> View:
         """What is added, with keys as d1 and heads as d2; where it has one position for all it stays there."""
@@ -410,31 +290,67 @@ class PieceSteps:
 
     def weights(self) -> list[Operation]:
         """Scores to the power of e, less the highest so far, and their sums; by how much what came before shrinks."""
-        low, scores, ops = self.low, self.made, self.adjusted()
-        buffer, highest, total = scores.alloc.buffer, self.highest.alloc.buffer, self.total.alloc.buffer
-        ranked, summed = self.highest.along(d1=0), self.total.along(d1=0)
-        later = low.made_box(1, is_later=True) if low.is_in_blocks else None
-        before, shrink = self.before, self.shrink
-        if later is not None:
+        if self.low.twice:
+            return self.highest_of_block()
+        low, scores, own, ops = self.low, self.made, self.power_scale, self.adjusted()
+        buffer, highest, ranked = scores.alloc.buffer, self.highest.alloc.buffer, self.highest.along(d1=0)
+        later, before, shrink = low.made_box(1, is_later=True), self.before, self.shrink
+        if low.is_in_blocks:
             keep = isa.Unary(kind="identity", in_view=ranked, out_view=before.view, box=later)
             ops.append(self.do(keep, highest, before.alloc.buffer))
-        find = isa.Reduce(kind="max", in_view=scores.view, out_view=ranked, axes=(1,), box=low.scores_box,
+        ops += self.found()
+        if low.is_in_blocks:
+            less = isa.Binary(kind="sub", act=Act("exp"), a_view=before.view, b_view=ranked, out_view=shrink.view,
+                              box=later)
+            ops.append(self.do(less, before.alloc.buffer, highest, shrink.alloc.buffer))
+        power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=self.powers.view,
+                           box=low.scores_box, scales=None if own is None else (Scale(), Scale(), own))
+        return [*ops, self.do(power, buffer, highest, self.powers.alloc.buffer), *self.added()]
+
+    def found(self) -> list[Operation]:
+        """The highest scores so far."""
+        low, highest, ranked = self.low, self.highest.alloc.buffer, self.highest.along(d1=0)
+        find = isa.Reduce(kind="max", in_view=self.made.view, out_view=ranked, axes=(1,), box=low.scores_box,
                           accumulate=self.level)
         floor = isa.Unary(kind="clip", alpha=LOWEST[low.score_element], beta=-LOWEST[low.score_element], in_view=ranked,
                           out_view=ranked, box=low.made_box(1))
-        ops += [self.do(find, buffer, highest), self.do(floor, highest, highest)]
-        if later is not None:
-            less = isa.Binary(kind="sub", act=Act("exp"), a_view=before.view, b_view=ranked, out_view=shrink.view,
+        return [self.do(find, self.made.alloc.buffer, highest), self.do(floor, highest, highest)]
+
+    def highest_of_block(self) -> list[Operation]:
+        """What sums begin with that become powers, and by how much what came before shrinks."""
+        low, before, shrink = self.low, self.before, self.shrink
+        ranked, start, one = self.highest.along(d1=0), self.start.along(d1=0), low.made_box(1)
+        highest, begun = self.highest.alloc.buffer, self.start.alloc.buffer
+        later, margin, ops = low.made_box(1, is_later=True), MARGIN.get(low.score_element, 0.0), list[Operation]()
+        if low.is_in_blocks:
+            keep = isa.Unary(kind="identity", in_view=start, out_view=before.view, box=later)
+            ops.append(self.do(keep, begun, before.alloc.buffer))
+        negative = isa.Unary(kind="affine", alpha=-1, beta=COARSE if margin else 0, in_view=ranked, out_view=start,
+                             box=one)
+        ops += [*self.found(), self.do(negative, highest, begun)]
+        if margin:
+            beyond, size = self.beyond.view, self.beyond.alloc.buffer
+            far = isa.Unary(kind="abs", in_view=ranked, out_view=beyond, box=one)
+            cut = isa.Unary(kind="clip", alpha=COARSE, beta=COARSE + margin, in_view=beyond, out_view=beyond, box=one)
+            less = isa.Binary(kind="sub", a_view=start, b_view=beyond, out_view=start, box=one)
+            ops += [self.do(far, highest, size), self.do(cut, size, size), self.do(less, begun, size, begun)]
+        if low.is_in_blocks:
+            less = isa.Binary(kind="sub", act=Act("exp"), a_view=start, b_view=before.view, out_view=shrink.view,
                               box=later)
-            smaller = isa.Binary(kind="mul", a_view=summed, b_view=shrink.view, out_view=summed, box=later)
-            ops.append(self.do(less, before.alloc.buffer, highest, shrink.alloc.buffer))
+            ops.append(self.do(less, begun, before.alloc.buffer, shrink.alloc.buffer))
+        return ops
+
+    def added(self) -> list[Operation]:
+        """The sums of weights, with those of earlier blocks, as much smaller as the highest score has grown."""
+        low, own, total, ops = self.low, self.power_scale, self.total.alloc.buffer, list[Operation]()
+        summed, shrink = self.total.along(d1=0), self.shrink
+        if low.is_in_blocks:
+            smaller = isa.Binary(kind="mul", a_view=summed, b_view=shrink.view, out_view=summed,
+                                 box=low.made_box(1, is_later=True))
             ops.append(self.do(smaller, total, shrink.alloc.buffer, total))
-        powers, own = self.powers.alloc.buffer, self.power_scale
-        power = isa.Binary(kind="sub", act=Act("exp"), a_view=scores.view, b_view=ranked, out_view=self.powers.view,
-                           box=low.scores_box, scales=None if own is None else (Scale(), Scale(), own))
         add = isa.Reduce(kind="sum", in_view=self.powers.view, out_view=summed, axes=(1,), box=low.scores_box,
                          accumulate=self.level, scales=None if own is None else (own, Scale()))
-        return [*ops, self.do(power, buffer, highest, powers), self.do(add, powers, total)]
+        return [*ops, self.do(add, self.powers.alloc.buffer, total)]
 
     def rescaled(self) -> list[Operation]:
         """What earlier blocks have added up, as much smaller as the highest score has grown."""

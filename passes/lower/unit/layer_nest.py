@@ -218,9 +218,11 @@ def filled(
     placed: Placed,
     engine: CopyEngine,
     sources: Iterable[tuple[Placed, Box]],
+    further: int = 0,
 ) -> PieceLoad:
-    """A buffer for a box, and the copies of its parts from where they lie."""
-    alloc = allocate(placed, memory, copies(depth))
+    """A buffer for a box, and the copies of its parts from where they lie; `further`: passes later than the first that
+    still read it."""
+    alloc = allocate(placed, memory, copies(depth) + further)
     return PieceLoad(depth, placed, [alloc, *(copied(engine, own, placed, box, low.site.tags) for own, box in sources)])
 
 

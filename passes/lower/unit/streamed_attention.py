@@ -28,14 +28,11 @@ from frustum.dialects.isa.program import (
 )
 from frustum.dialects.tile import AttentionLayer
 from frustum.passes.lower.unit import memory_map as mm
-from frustum.passes.lower.unit.attention import (
-    POSITION,
-    AttentionLowering,
-    put,
-)
+from frustum.passes.lower.unit.attention import AttentionLowering, put
 from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, Site, copies
 from frustum.passes.lower.unit.piece_stores import Leaving
 from frustum.passes.lower.unit.program import Window
+from frustum.passes.lower.unit.streamed.boxes import POSITION
 from frustum.passes.lower.unit.streamed.rows import FinishedRows, RowsOfBlock, RowState, SeenBefore
 from frustum.passes.lower.unit.tile_loops import TileLoops
 

@@ -2,7 +2,9 @@
 """How attention on a region is cut into the pieces of cores: one group of heads, some rows of queries, blocks of keys.
 
 A piece goes through the keys in blocks, with running maxima and sums; what of a block the matrix unit and the vector
-unit do overlaps with what they do of other blocks, or, of one block, of other pieces.
+unit do overlaps with what they do of other blocks, or, of one block, of other pieces.  Where the vector unit would have
+more to do than the matrix unit, this one makes scores *twice*: for their maxima, and again as powers of e, less the
+maxima that sums begin with, on their way out.
 Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao et al., FlashAttention, 2022;
 docs/techniques/machine.md, "Matrix unit", "Vector unit".
 """
@@ -43,20 +45,24 @@ class Room:
     wram_bytes: int
 
 
-def room(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_only: bool) -> Room:
+def room(
+    work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_only: bool, twice: bool = False
+) -> Room:
     """Bytes of a core for pieces of so many rows of queries, with blocks of so many keys; `is_only`: the core
     has no other piece."""
     copies = 1 if is_only else 2
     blocks = 1 if is_only and keys >= kind.keys else 2
     size, queries = work.map_bytes[0], kind.share * rows
     blocks_of_scores = 1 if blocks == 1 else SCORE_COPIES
-    nram = copies * aligned(queries * kind.size * size) * (2 if is_scaled_before(work, kind) else 1)
+    held = blocks + (twice and blocks > 1)
+    nram = copies * aligned(queries * kind.size * size) * (2 if is_scaled_before(work, kind) or twice else 1)
     nram += score_bytes(kind, queries, keys, size, blocks_of_scores)
-    nram += 2 * copies * aligned(queries * score_size(kind, size)) + 3 * copies * aligned(queries * WIDE)
+    nram += 2 * copies * aligned(queries * score_size(kind, size)) + 3 * twice * aligned(queries * WIDE)
+    nram += 3 * copies * aligned(queries * WIDE)
     nram += copies * aligned(queries * kind.value_size * WIDE) + copies * aligned(queries * kind.value_size * size)
     if len(work.accesses) > MASK:
-        nram += blocks * aligned(keys * queries * size)
-    wram = blocks * (aligned(keys * kind.size * size) + aligned(keys * kind.value_size * size))
+        nram += held * aligned(keys * queries * size)
+    wram = held * aligned(keys * kind.size * size) + blocks * aligned(keys * kind.value_size * size)
     return Room(nram, wram)
 
 
@@ -85,6 +91,12 @@ def is_scaled_before(work: LayerWork, kind: AttentionLayer) -> bool:
     return len(work.accesses) > MASK or kind.softcap > 0
 
 
+def may_be_twice(kind: AttentionLayer) -> bool:
+    """Whether nothing but a mask comes between products of queries and keys and powers of e: only that the way out of
+    the matrix unit has room for."""
+    return kind.scales is None and kind.softcap == 0 and kind.causal_from is None
+
+
 def plan_attention(work: LayerWork, kind: AttentionLayer, target: Target, loops: int) -> LayerPlan | None:
     """The fastest pieces; None where no rows and keys fit."""
     best: LayerPlan | None = None
@@ -107,10 +119,12 @@ def candidates(work: LayerWork, kind: AttentionLayer, target: Target, loops: int
                 extent = replaced((1, kind.group_channels, 1, kind.width if along == 2 else 1), along, rows)
                 counts = passes(work, extent, dealt, cores)
                 nested = sum(count > 1 for count in counts) + (keys < kind.keys)
-                held = room(work, kind, rows * kind.width, min(keys, kind.keys), is_only=math.prod(counts) == 1)
-                fits = held.nram_bytes <= core.nram.capacity_bytes and held.wram_bytes <= core.wram.capacity_bytes
-                if fits and nested <= loops:
-                    yield SubMap(extent, dealt, min(keys, kind.keys))
+                own, is_only = (rows * kind.width, min(keys, kind.keys)), math.prod(counts) == 1
+                for twice in (False, True)[: 1 + may_be_twice(kind)]:
+                    held = room(work, kind, *own, is_only=is_only, twice=twice)
+                    fits = held.nram_bytes <= core.nram.capacity_bytes and held.wram_bytes <= core.wram.capacity_bytes
+                    if fits and nested <= loops:
+                        yield SubMap(extent, dealt, own[1], twice=twice)
 
 
 def block_sizes(kind: AttentionLayer) -> list[int]:
@@ -136,8 +150,8 @@ def cycles_of(work: LayerWork, kind: AttentionLayer, target: Target, submap: Sub
     pieces, blocks = math.prod(counts), ceil_div(kind.keys, submap.channels)
     rows = submap.extent[kind.position] * kind.width
     keys = ceil_div(kind.keys, blocks)
-    matrix = matrix_cycles(work, kind, target, rows, keys)
-    vector = vector_cycles(work, kind, target, rows, keys, blocks)
+    matrix = matrix_cycles(work, kind, target, rows, keys, twice=submap.twice)
+    vector = vector_cycles(work, kind, target, rows, keys, blocks, twice=submap.twice)
     size = work.map_bytes[0]
     moved = keys * (kind.size + kind.value_size) * size
     is_bus = submap.cores == kind.position and target.cluster.cores > 1
@@ -160,19 +174,21 @@ def copied(target: Target, size_bytes: float, cores: int) -> float:
     return max(size_bytes / engine.bytes_per_cycle, size_bytes * cores / sram.port_bytes_per_cycle)
 
 
-def matrix_cycles(work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int) -> float:
-    """Both products of a block."""
+def matrix_cycles(
+    work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int, *, twice: bool = False
+) -> float:
+    """Both products of a block, the first perhaps `twice`."""
     unit, size, queries = target.core.matrix, work.map_bytes[0], kind.share * rows
     fills, step = ceil_div(queries, unit.lines), unit.cycles_per_step.of(size)
     scores = fills * ceil_div(keys, unit.channels) * kind.size * step
     values = fills * ceil_div(kind.value_size, unit.channels) * keys * step
     full = (1, kind.share, rows)
     found = [address_cycles(unit, (*full, taps), 1, part=(*full, taps)) for taps in (kind.size, keys)]
-    return max(scores, found[0]) + max(values, found[1])
+    return max(scores, found[0]) * (1 + twice) + max(values, found[1])
 
 
 def vector_cycles(
-    work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int, blocks: int
+    work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int, blocks: int, *, twice: bool = False
 ) -> float:
     """All that the vector unit does for a block, with its share of what it does once for a piece."""
     unit, size, queries = target.core.vector, work.map_bytes[0], kind.share * rows
@@ -182,7 +198,9 @@ def vector_cycles(
         return busy * sum(vector_passes(unit, each) for each in kinds)
 
     wide = score_size(kind, size)
-    if kind.scales is None:
+    if twice:
+        total = taken(keys * queries, wide, "reduce") + taken(keys * queries, WIDE, "reduce")  # sums are wide
+    elif kind.scales is None:
         total = taken(keys * queries, wide, "reduce", "sub", "exp") + taken(keys * queries, size, "reduce")
     else:  # powers become integers, and are numbers again in sums of f32
         total = taken(keys * queries, wide, "reduce", "sub", "exp", "identity")
@@ -195,6 +213,6 @@ def vector_cycles(
         total += taken(queries, WIDE, "identity", "sub", "exp", "mul")
         total += taken(kind.value_size * queries, WIDE, "mul")
     once = taken(kind.value_size * queries, WIDE, "div")
-    if is_scaled_before(work, kind):
+    if is_scaled_before(work, kind) or twice:
         once += taken(kind.size * queries, size, "affine")
     return total + once / blocks

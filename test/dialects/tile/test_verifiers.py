@@ -153,6 +153,7 @@ def test_attribute_is_refused(text):
     [
         "#funit.partition<tile [1, 2, 3, 4], clusters 3, depth 2>",
         "#ftile.map<extent [1, 2, 3, 4], cores 0, channels 7, outer channels, weights stream>",
+        "#ftile.map<extent [1, 2, 3, 4], cores 0, channels 7, outer channels, weights stream, twice>",
         "#ftile.access<same, all 64, [2, 1, -3, 6], [1, 2, 0, 0]>",
         "#ftile.view<-12, [1, 0, -8, 4]>",
         "!ftile.tile<bf16, [1, 3, 61, 224], [3, 0, 2, 1]>",

@@ -126,6 +126,21 @@ def test_depthwise_layers_are_shared_so_that_both_units_end_together():
     assert work.cycles(1) == pytest.approx(best, rel=0.01) and work.cycles(4) == work.cycles(1) / 4
 
 
+def test_attention_takes_both_units():
+    """4 heads, 1,024 x 1,024 pairs: products of 32 steps for 64 x 64 scores, and of 1,024 for 64 rows and up to 64
+    channels, 2 cycles each; one comparison for each score."""
+    module = helper.make_model(helper.make_graph(
+        [helper.make_node("Attention", ["q", "k", "v"], ["y"])], "attention",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 4, 1024, 32)) for name in "qkv"],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 1024, 32))],
+    ), opset_imports=[helper.make_opsetid("", 23)], ir_version=10)  # fmt: skip
+    cycles = timed(module, "default")["cycles"]
+    fills = 4 * 1024 // 64
+    assert cycles["bound_terms"][MATRIX] == fills * (1024 // 64 * 32 + 1024) * 2 // 16
+    assert cycles["bound_terms"][VECTOR] == max(cycles["bound_terms"][MATRIX], 4 * 1024 * 1024 // 64 // 16)
+    assert cycles["bound_terms"][MATRIX] < cycles["total"]
+
+
 def test_work_waits_for_weights_that_all_of_its_operand_needs():
     """Three products in a row: the third needs all weights of the first, the second some of them."""
     target = load("default")

@@ -30,14 +30,13 @@ from frustum.passes.lower.unit.attention import (
     IDENTITY_KERNEL,
     LEAST_SUM,
     LOWEST,
-    POSITION,
-    QUERIES,
     AttentionLowering,
     PieceSteps,
     put,
 )
 from frustum.passes.lower.unit.layer_nest import LayerNest, PieceLoad, copies, filled
 from frustum.passes.lower.unit.layer_pieces import map_piece
+from frustum.passes.lower.unit.streamed.boxes import POSITION, QUERIES
 from frustum.passes.plan.attention.attention_pieces import SUM_COPIES
 
 

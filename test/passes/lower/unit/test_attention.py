@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from attention_nets import attention, check, of_planes
 from networks import Net
-from stops import executable, modules_at_stops, target
+from stops import executable, modules_at_stops, run_module, target
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
+from frustum.dialects import isa
 from frustum.dialects import tile as t
 from frustum.runtime.machine import Machine
 from frustum.runtime.time.work import work
@@ -103,3 +104,71 @@ def macs_of(module):
     """Multiply-accumulates that the machine does."""
     machine = Machine(executable(modules_at_stops(module, "edge", Choices(dtype="f16"))["fixed"]))
     return int(work(machine.expanded, machine.expanded.core, machine.target).macs.sum())
+
+
+def twice(**changes):
+    """A network whose scores the matrix unit of `default` has time to make twice."""
+    return attention((4, 4), (32, 32), 256, 512, **changes)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("carry", ["auto", "f32"])
+def test_scores_are_made_twice_where_the_vector_unit_has_more_to_do(dtype, carry):
+    """Of f32 a step takes eight cycles, so that it has not."""
+    (layer,) = check(*twice(), "default", dtype, carry=carry)
+    assert layer.map.data.twice == (dtype != "f32")
+
+
+def test_a_small_matrix_unit_makes_scores_once():
+    (layer,) = check(*twice(), "edge", "f16")
+    assert not layer.map.data.twice
+
+
+@pytest.mark.parametrize("changes", [{"softcap": 1.5}, {"causal_from": 3}])
+def test_scores_with_something_between_are_made_once(changes):
+    (layer,) = check(*twice(**changes), "default", "f16")
+    assert not layer.map.data.twice
+
+
+@pytest.mark.parametrize("changes", [{"mask": (256, 512)}, {"mask": (4, 256, 1)}, {"batch": 2, "mask": (2, 1, 1, 512)}])
+def test_what_is_added_to_scores_is_added_twice(changes):
+    (layer,) = check(*twice(**changes), "default", "f16")
+    assert layer.map.data.twice
+
+
+def test_blocks_of_scores_made_twice_become_less():
+    """The highest scores grow from block to block, and blocks are several."""
+    module, inputs = attention((4, 4), (32, 32), 1024, 1024)
+    inputs["x1"][..., :] *= np.linspace(0.1, 4, 1024, dtype=np.float32)[None, :, None]
+    (layer,) = check(module, inputs, "default", "f16")
+    assert layer.map.data.twice and layer.map.data.channels < 1024
+
+
+@pytest.mark.parametrize("dtype, atol", [("f16", 4e-3), ("bf16", 4e-2)])
+def test_rows_that_see_no_key_or_are_far_from_0_are_numbers(dtype, atol):
+    """Masked by -inf a row is 0; by the lowest of f16 in all places, or by as much as makes steps of f16 and bf16
+    coarse, no power exceeds its type, and a row that is moved as a whole stays within the values that it weighs."""
+    module, inputs = twice(mask=(256, 512))
+    mask = inputs["x3"]
+    mask[:] = 0
+    mask[7:30] = -np.inf
+    mask[31, 60:] = -np.inf
+    mask[40] = -65504
+    mask[50], mask[51] = 33000, -33000
+    stop = modules_at_stops(module, "default", Choices(dtype=dtype))["fixed"]
+    (got,) = run_module(stop, inputs, checked=True).values()
+    (wanted,) = run_module(module, inputs).values()
+    assert np.isfinite(got).all() and (got[0, 7:30] == 0).all()
+    scale, near = np.abs(wanted).max(), [31, *range(60, 256)]
+    np.testing.assert_allclose(got[0, near], wanted[0, near], rtol=0, atol=atol * scale)
+    assert np.abs(got).max() <= 1.01 * np.abs(inputs["x2"]).max()
+
+
+def test_two_instructions_of_the_vector_unit_see_scores_made_twice():
+    """One looks for the highest, one adds powers up."""
+    found = modules_at_stops(twice()[0], "default", Choices(dtype="f16"))["lowered"]
+    ops = [op for op in found.walk() if isinstance(op, isa.ConvOp | isa.ReduceOp)]
+    assert [op.kind.data for op in ops if isinstance(op, isa.ReduceOp)] == ["max", "sum"]
+    again = [op for op in ops if isinstance(op, isa.ConvOp) and op.act is not None]
+    assert [op.act.data.kind for op in again] == ["exp"]
+    assert again[0].continues is not None and again[0].accumulate is None
