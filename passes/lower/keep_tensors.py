@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -22,12 +22,16 @@ from frustum.passes.lower.memory_in_use import most_in_use, side_by_side, units_
 from frustum.passes.lower.through_cores import (
     Flow,
     brought,
+    cut_at,
     distances,
+    distances_to_parts,
     in_own_part,
+    in_part,
     loaded_bytes,
     may_be_sent,
     may_be_staged,
     own_part,
+    part_loaded,
     send,
     through_cores,
 )
@@ -49,7 +53,9 @@ class KeepTensors(ModulePass):
     2. what it loaded comes through its cores from its own buffer, each core taking a part;
     3. a move between two such tensors is the same; one from DRAM or to DRAM is one copy, without a tile between;
     4. an input of the network that is loaded more often than once comes into all clusters at once, and from there;
-    5. an output that is read again is also stored.
+    5. an output that is read again is also stored;
+    6. where there is no room for all of it in each cluster, and each loads a part that lies apart from the others', a
+       cluster holds that part alone, and each store goes to all the parts in which some of it lies.
 
     Those that save most bytes of DRAM for the room that they take are first.  Tensors that are loaded with a border of
     constants, and those that other dialects read, stay in DRAM; so do all of networks that are not fused by policy
@@ -125,10 +131,13 @@ class Keeping:
         flow, clusters = Flow(external, stores, loads), self.target.chip.clusters
         first, last = self.life(flow)
         flow.part = own_part(flow, clusters) if stores and loads else None
-        if (free := min(self.room[first : last + 1])) < flow.kept_bytes:
+        free = min(self.room[first : last + 1])
+        if free < flow.kept_bytes:
+            flow = in_parts(flow, clusters) or flow
+        if free < flow.kept_bytes:
             return no_room(flow.kept_bytes, free)
         if flow.part is not None:
-            flow.to = {}
+            flow.to = flow.to or {}
         elif kind == "input":
             flow.to = {} if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
         else:
@@ -162,6 +171,9 @@ class Keeping:
         for op in flow.copies:
             number = self.number[op]
             stay = op.clone() if is_output and op in flow.stores else None
+            if flow.is_cut and op in flow.stores:
+                self.put(self.stored_in_parts(flow, op, stay), [op], number)
+                continue
             if flow.part is not None:
                 side = "dst_view" if op in flow.stores else "src_view"
                 view = value_of(op.properties[side])
@@ -184,6 +196,23 @@ class Keeping:
             flow.external.detach()
             flow.external.erase()
 
+    def stored_in_parts(self, flow: Flow, op: CopyOp, stay: CopyOp | None) -> list[Operation]:
+        """What a cluster stores, cut at the borders of the clusters' parts: its own through its cores, that of others
+        by CDMA; `stay`: the same copy to DRAM, where the network gives the tensor."""
+        assert flow.part is not None and flow.to is not None
+        clusters, dim = self.target.chip.clusters, cut_at(op, flow.part, self.target.chip.clusters)
+        assert dim is not None
+        to = flow.to[op]
+        new = [send(op, by, clusters, own=in_part(op, dim, by, flow.part)) for by in to if by]
+        if 0 in to:
+            own = in_part(op, dim, 0, flow.part)
+            op.properties |= {name: attribute_of(getattr(own, name)) for name in ("src_view", "dst_view", "box")}
+            new = through_cores(op, self.staged[self.number[op]], self.target.cluster.cores) + new
+        if stay is not None:
+            stay.operands[1] = flow.external.buffer
+            new.append(stay)
+        return new
+
     def put(self, new: Sequence[Operation], old: Sequence[Operation], number: int) -> None:
         """Operations in the place of others, in a child of the program."""
         parent = old[0].parent
@@ -196,6 +225,16 @@ class Keeping:
                 self.children[own] = new[0]
             op.detach()
             op.erase()
+
+
+def in_parts(flow: Flow, clusters: int) -> Flow | None:
+    """The same tensor where each cluster has the part alone that it loads, and is sent that by those who store it; None
+    where it cannot be so, or a move within SRAM stores it."""
+    if not flow.stores or not flow.loads or any(moved_at_once(op) is not None for op in flow.stores):
+        return None
+    part = part_loaded(flow, clusters)
+    to = None if part is None else distances_to_parts(flow, part, clusters)
+    return None if to is None else replace(flow, to=to, part=part, is_cut=True)
 
 
 def worth(flow: Flow) -> float:

@@ -37,7 +37,9 @@ class Flow:
     loads: Sequence[CopyOp]
     to: Mapping[CopyOp, Sequence[int]] | None = None
     part: int | None = None
-    """Bytes of each cluster's own part, where the clusters' parts lie one behind the other and each needs no other."""
+    """Bytes of each cluster's own part, where the clusters' parts lie one behind the other and each loads no other."""
+    is_cut: bool = False
+    """Clusters store into the parts of others: each store is cut at the borders of the parts."""
     inside: tuple[ExternalOp, int] | None = None
     """Where an input that is part of another one begins in it, in bytes."""
 
@@ -195,12 +197,27 @@ def brought(flow: Flow, kept: AllocOp, clusters: int) -> Operation:
 
 def own_part(flow: Flow, clusters: int) -> int | None:
     """Bytes of the part of a tensor that each cluster stores and loads, if these lie one behind the other."""
-    size = flow.external.bytes.value.data
     views = [op.dst_view.data for op in flow.stores] + [op.src_view.data for op in flow.loads]
+    return part_of(flow.copies, views, flow.external.bytes.value.data, clusters)
+
+
+def part_loaded(flow: Flow, clusters: int) -> int | None:
+    """Bytes of the part of a tensor that each cluster loads, if these lie one behind the other, and what any cluster
+    stores can be cut at their borders."""
+    size = flow.external.bytes.value.data
+    part = part_of(flow.loads, [op.src_view.data for op in flow.loads], size, clusters)
+    if part is None or not all(may_be_sent(op) and cut_at(op, part, clusters) is not None for op in flow.stores):
+        return None
+    return part
+
+
+def part_of(copies: Sequence[CopyOp], views: Sequence[View], size: int, clusters: int) -> int | None:
+    """Bytes of the part of a tensor of so many bytes that each cluster moves by these copies, which see it so, if the
+    parts lie one behind the other."""
     steps = {view.offset.cluster for view in views}
     if clusters == 1 or len(steps) != 1 or (part := steps.pop()) * clusters != size:
         return None
-    for op, view in zip((*flow.stores, *flow.loads), views, strict=True):
+    for op, view in zip(copies, views, strict=True):
         offset, box = view.offset, op.box.data
         moves = [*zip(offset.loops, enclosing_counts(op), strict=False), *zip(view.strides, box.extent, strict=True)]
         last = offset.base + sum(step * (count - 1) for step, count in moves)
@@ -214,21 +231,67 @@ def in_own_part(view: View) -> View:
     return replace(view, offset=replace(view.offset, cluster=0))
 
 
+def cut_at(op: CopyOp, part: int, clusters: int) -> int | None:
+    """The dimension of a store's box of which each part of so many bytes of the tensor has whole positions; None where
+    there is none, or boxes begin before the tensor or end behind what is stored, inside of a part."""
+    view, box, size = op.dst_view.data, op.box.data, part * clusters
+    if view.wrap is not None:
+        return None
+    start = view.offset
+    for first, stride in zip(box.start, view.strides, strict=True):
+        start = start - first * stride
+    if not start.is_constant or start.base < 0:
+        return None
+    counts = enclosing_counts(op)
+    for d, stride in enumerate(view.strides):
+        inner = [own for k, own in enumerate(zip(view.strides, box.bound, strict=True)) if k != d and own[1] > 1]
+        if not stride or part % stride or start.base % stride + sum(own * (n - 1) for own, n in inner) >= stride:
+            continue
+        first = box.start[d]
+        moves = [step * (count - 1) for step, count in zip(first.loops, counts, strict=False)]
+        moves.append(first.cluster * (clusters - 1))
+        low = first.base + sum(move for move in moves if move < 0)
+        high = first.base + sum(move for move in moves if move > 0) + box.extent[d]
+        is_whole = high <= box.bound[d] or start.base // stride + box.bound[d] == size // stride
+        return d if low >= 0 and is_whole else None
+    return None
+
+
+def in_part(op: CopyOp, d: int, by: int, part: int) -> Copy:
+    """What a cluster stores of the part of the cluster `by` further, of so many bytes, `d` being the dimension along
+    which parts follow each other: positions count from the start of that part."""
+    view, box, source = op.dst_view.data, op.box.data, op.src_view.data
+    stride = view.strides[d]
+    start = view.offset
+    for first, own in zip(box.start, view.strides, strict=True):
+        start = start - first * own
+    ahead = Affine(start.base // stride - by * (part // stride), cluster=-(part // stride))
+    limit = box.limit[d]
+    spans = list(box.spans)
+    spans[d] = Span(box.start[d] + ahead, box.extent[d], part // stride, None if limit is None else limit + ahead)
+    if (wrap := source.wrap) is not None and wrap.dim == d:  # positions of the ring are those of the whole copy
+        source = replace(source, wrap=replace(wrap, phase=wrap.phase - ahead))
+    view = replace(view, offset=view.offset - Affine(by * part, cluster=part))
+    return Copy(engine=op.engine.data, src_view=source, dst_view=view, box=Box.of(*spans))
+
+
 def may_be_sent(op: CopyOp) -> bool:
     """Some dimension of the box can say that nobody is so many clusters further."""
     return None in op.box.data.limit
 
 
-def send(op: CopyOp, by: int, clusters: int, is_there: bool = False) -> Operation:
-    """What a cluster stores, to the same place in the SRAM of the one `by` further: the box is empty where none is.
-    `is_there`: from where it has been stored, not from where it was."""
-    box = op.box.data
+def send(op: CopyOp, by: int, clusters: int, is_there: bool = False, own: Copy | None = None) -> Operation:
+    """What a cluster stores, to the same place in the SRAM of the one `by` further, or `own` of it: the box is empty
+    where none is.  `is_there`: from where it has been stored, not from where it was."""
+    box, to = (op.box.data, op.dst_view.data) if own is None else (own.box, own.dst_view)
     d = box.limit.index(None)
     others = Affine(clusters - by, cluster=-1) if by > 0 else Affine(1 + by, cluster=1)
     limits = replaced(box.limit, d, box.start[d] + others * box.extent[d])
     peer, away = Affine(by, cluster=1), replace(box, limit=limits)
-    source, place = (op.dst, op.dst_view) if is_there else (op.src, op.src_view)
-    copy = Copy(engine="cdma", src_view=place.data, dst_view=op.dst_view.data, box=away, peer=peer)
+    source, place = (op.dst, op.dst_view.data) if is_there else (op.src, op.src_view.data)
+    copy = Copy(
+        engine="cdma", src_view=place if own is None else own.src_view, dst_view=to, box=away, peer=peer
+    )
     tags = {name: int(str(value_of(op.properties[name]))) for name in ("stage", "layer", "unit")}
     return isa.emit(copy, source, op.dst, **tags)
 
@@ -251,6 +314,20 @@ def distances(flow: Flow, clusters: int) -> dict[CopyOp, list[int]] | None:
     away = np.where(missing, np.arange(clusters)[:, np.newaxis] - owner, 0)
     found = {op: np.unique(away[:, own.any(axis=0)]).tolist() for op, own in stored.items()}
     return {op: [by for by in sorted(each) if by] for op, each in found.items()}
+
+
+def distances_to_parts(flow: Flow, part: int, clusters: int) -> dict[CopyOp, list[int]] | None:
+    """Of each copy that stores how many clusters further the parts of so many bytes are of which it stores something;
+    None where several clusters store an element, or one is loaded that none stores."""
+    element = ELEMENT_BYTES[flow.loads[0].src_view.data.element]
+    size = part * clusters // element
+    stored = {op: marked(op, op.dst_view.data, clusters, size) for op in flow.stores}
+    by = np.any(list(stored.values()), axis=0)
+    loaded = np.any([marked(op, op.src_view.data, clusters, size) for op in flow.loads], axis=0)
+    if (by.sum(axis=0) > 1).any() or (loaded.any(axis=0) & ~by.any(axis=0)).any():
+        return None
+    found = {op: own.reshape(clusters, clusters, -1).any(axis=2) for op, own in stored.items()}
+    return {op: sorted({int(to - of) for of, to in np.argwhere(own)}) for op, own in found.items()}
 
 
 def marked(op: CopyOp, view: View, clusters: int, size: int) -> NDArray[np.bool_]:

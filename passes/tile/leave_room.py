@@ -12,18 +12,19 @@ from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
 from frustum.dialects.choices import AskedBorders
-from frustum.dialects.extents import aligned
+from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.module import POLICY, RESERVED, number_of, text_of
 from frustum.dialects.target import Target
-from frustum.dialects.unit import UnitOp
+from frustum.dialects.unit import Partition, UnitOp
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import target_of, value_bytes
 from frustum.passes.analysis.project import map_of, unit_layers
-from frustum.passes.analysis.unit_layers import Unprojectable
+from frustum.passes.analysis.regions import Region
+from frustum.passes.analysis.unit_layers import Input, Unprojectable
 from frustum.passes.plan.cost import CutUnit
 from frustum.passes.plan.model import KEPT_SRAM_SHARE, LEAST_READS, ROOM_NRAM_SHARE
 from frustum.passes.plan.network.given_units import plan_given
-from frustum.passes.plan.unit import Budget, UnitPlan, plan_unit
+from frustum.passes.plan.unit import Budget, UnitPlan, evaluate, plan_unit
 from frustum.passes.plan.unit_runs import planned
 from frustum.passes.tile.choose_runs import kept_bytes
 from frustum.passes.tile.partition import write
@@ -37,8 +38,10 @@ class LeaveRoom(ModulePass):
     SRAM, and say so (`frustum.reserved`), where bytes of DRAM fall by a larger factor than cycles grow by, as in what
     `frustum-fuse-layers` takes to save time.  What units leave to parts of tensors already stays free.  Tensors that
     move most often are first, of these such as live over fewest units.  Which tensors stay in the end is for
-    `frustum-lower-keep-tensors` to say.  Networks that are not fused by policy optimal are left as they are, and so are
-    units that read or keep tiles in SRAM.
+    `frustum-lower-keep-tensors` to say.  Where all of a tensor finds no room, and each cluster reads a part of it that
+    no other reads, room for the parts is looked for; units that read tiles in SRAM are then cut smaller too, along
+    dimensions that are not dealt to clusters.  Networks that are not fused by policy optimal are left as they
+    are, and so are units that keep tiles in SRAM.
     """
 
     name = "frustum-tile-leave-room"
@@ -55,12 +58,16 @@ class LeaveRoom(ModulePass):
 
 @dataclass(frozen=True)
 class TensorLife:
-    """A tensor between units: the first and the last unit over which it lives, its bytes, and how often it moves."""
+    """A tensor between units: the first and the last unit over which it lives, its bytes, how often it moves, and the
+    units that read it; `is_written`: by a unit."""
 
     first: int
     last: int
     size: int
     transfers: int
+    value: SSAValue
+    readers: Sequence[int]
+    is_written: bool
 
 
 class _Rooms:
@@ -91,7 +98,11 @@ class _Rooms:
         moved = sum(plan.dram_bytes for plan in self.plans.values()) + sum(map(moved_bytes, self.units))
         cycles = sum(plan.cycles for plan in self.plans.values())
         for tensor in found:
-            new = self.beside(tensor)
+            size = tensor.size
+            new = self.beside(tensor, size)
+            if new is None and (part := self.part_of(tensor)) is not None:
+                size = part
+                new = self.beside(tensor, size)
             if new is None:
                 continue
             more = sum(plan.dram_bytes - self.plans[i].dram_bytes for i, plan in new.items())
@@ -102,18 +113,19 @@ class _Rooms:
                 self.new |= new.keys()
                 moved, cycles = moved - fewer, cycles + longer
                 for i in range(tensor.first, tensor.last + 1):
-                    self.reserved[i] += tensor.size
+                    self.reserved[i] += size
         for i, unit in enumerate(self.units):
             if self.reserved[i]:
                 unit.attributes[RESERVED] = IntegerAttr(self.reserved[i], i64)
             if i in self.new:
                 write(unit, self.plans[i])
 
-    def beside(self, tensor: TensorLife) -> dict[int, UnitPlan] | None:
-        """New plans of units over which a tensor lives, so that it fits beside all of them; None where it does not."""
+    def beside(self, tensor: TensorLife, size: int) -> dict[int, UnitPlan] | None:
+        """New plans of units over which a tensor lives, so that so many bytes of it fit beside all of them; None where
+        they do not."""
         new: dict[int, UnitPlan] = {}
         for i in range(tensor.first, tensor.last + 1):
-            room = self.room - self.held[i] - self.reserved[i] - tensor.size
+            room = self.room - self.held[i] - self.reserved[i] - size
             if room <= 0:
                 return None
             if is_move(self.units[i].body.block.ops):
@@ -121,7 +133,7 @@ class _Rooms:
             if i not in self.plans:
                 return None
             if self.plans[i].cost.sram.total_bytes > room:
-                smaller = self.planned(i, room)
+                smaller = self.planned(i, room, in_parts=size < tensor.size)
                 if smaller is None:
                     return None
                 new[i] = smaller
@@ -139,9 +151,9 @@ class _Rooms:
             size = value_bytes(value)
             if isinstance(owner, UnitOp):
                 if value not in [owner.results[k] for k in owner.kept]:
-                    yield TensorLife(number[owner], max(readers), size, 1 + len(readers))
+                    yield TensorLife(number[owner], max(readers), size, 1 + len(readers), value, readers, True)
             elif len(readers) >= LEAST_READS:
-                yield TensorLife(min(readers), max(readers), size, len(readers) - 1)
+                yield TensorLife(min(readers), max(readers), size, len(readers) - 1, value, readers, False)
 
     def plan_now(self, unit: UnitOp) -> UnitPlan | None:
         """How a unit is cut, or would be; None for one that only moves data, or takes part in what stays as tiles."""
@@ -158,16 +170,78 @@ class _Rooms:
             return None
         return None if plans is None else UnitPlan(unit.partition.data, tuple(maps), cut.cost(plans))
 
-    def planned(self, i: int, room: int) -> UnitPlan | None:
-        """A unit cut for so many bytes of SRAM."""
+    def planned(self, i: int, room: int, *, in_parts: bool) -> UnitPlan | None:
+        """A unit cut for so many bytes of SRAM; `in_parts`: each cluster has its part of a tensor beside it."""
         unit = self.units[i]
-        if unit.kept or any(own.resident for own in unit_layers(unit).inputs):
+        if unit.kept:
             return None
+        if any(own.resident for own in unit_layers(unit).inputs):
+            return self.with_smaller_tiles(i, room) if in_parts else None
         return self.plan_of(unit, room, self.smaller)
+
+    def with_smaller_tiles(self, i: int, room: int) -> UnitPlan | None:
+        """The best cut of a unit in so many bytes of SRAM with smaller tiles than it has, each cluster with the same
+        part of what it makes, since it reads what lies in SRAM so."""
+        unit, own = unit_layers(self.units[i]), self.plans[i].partition
+        found = [evaluate(unit, cut, 0, (), self.smaller, room, 0) for cut in smaller_tiles(own)]
+        fits = [plan for plan in found if plan is not None]
+        return min(fits, key=lambda plan: (plan.dram_bytes, plan.cycles), default=None)
+
+    def part_of(self, tensor: TensorLife) -> int | None:
+        """Bytes of a tensor that each cluster reads, where no two read the same and units write it; else None."""
+        clusters = self.target.chip.clusters
+        if clusters == 1 or self.target.cluster.cdma is None or not tensor.is_written or tensor.size % clusters:
+            return None
+        for i in tensor.readers:
+            if i not in self.plans:
+                return None
+            layers = unit_layers(self.units[i])
+            try:
+                cut = CutUnit.of(layers, self.plans[i].partition, self.target, layers.kept)
+            except Unprojectable:
+                return None
+            for read, region in zip(layers.inputs, cut.projection.inputs, strict=True):
+                if behind(self.outside(i, read.value)) is tensor.value and not (
+                    is_own_part(read, region, cut.projection.counts, tensor.size // clusters)
+                ):
+                    return None
+        return tensor.size // clusters
+
+    def outside(self, i: int, value: SSAValue) -> SSAValue:
+        """What a unit is given, of what it sees inside."""
+        unit = self.units[i]
+        outer: dict[SSAValue, SSAValue] = dict(zip(unit.body.block.args, unit.operands, strict=True))
+        return outer.get(value, value)
 
     def plan_of(self, unit: UnitOp, room: int, target: Target) -> UnitPlan | None:
         found = plan_given(unit, target, room, self.borders)
         return found or plan_unit(unit_layers(unit), target, Budget(room))
+
+
+def smaller_tiles(partition: Partition) -> Iterator[Partition]:
+    """The same with one copy of each tile, and with tiles that are halved along a dimension that is not dealt to
+    clusters, once or several times."""
+    if partition.borders != "overlap":
+        return
+    for depth in range(1, partition.depth + 1):
+        if depth < partition.depth:
+            yield replace(partition, depth=depth)
+        for d, extent in enumerate(partition.tile):
+            while d != partition.clusters and extent > 1:
+                extent = ceil_div(extent, 2)
+                yield replace(partition, depth=depth, tile=replaced(partition.tile, d, extent))
+
+
+def is_own_part(read: Input, region: Region, counts: Sequence[int], part: int) -> bool:
+    """Whether each cluster reads in all passes what lies in so many bytes, one cluster's behind the other's."""
+    view, size, last, step = read.view, read.element_bytes, read.view.offset, 0
+    if view.block > 1 or read.resident or any(own.base < 0 or min(own.loops, default=0) < 0 for own in region.start):
+        return False
+    for stride, own, extent in zip(view.strides, region.start, region.extent, strict=True):
+        moved = sum(by * (count - 1) for by, count in zip(own.loops, counts, strict=False))
+        last += stride * (own.base + moved + extent - 1)
+        step += stride * own.cluster
+    return step * size == part and last * size < part
 
 
 def moved_bytes(unit: UnitOp) -> int:

@@ -55,6 +55,20 @@ def of_planes(plane, key_plane, *, heads, sizes, batch=1, **rest):
     return net.module(net.layer(op))
 
 
+def made_by_heads(tokens=128, heads=8, size=16):
+    """Attention between products: its result is made by heads, which clusters share, and read by tokens."""
+    net, channels = Net(), heads * size
+
+    def product(x, outputs):
+        return net.layer(g.MatmulOp(x, net.weight(outputs, g.shape_of(x)[-1]), None, trans_b=True))
+
+    x = net.input(1, tokens, channels)
+    parts = [product(x, channels) for _ in range(3)]
+    numbers = {"heads": (heads, heads), "sizes": (size, size), "scale": size**-0.5}
+    rows = net.layer(g.AttentionOp(*parts, None, is_merged=True, is_channels_first=False, **numbers))
+    return net.module(product(net.unary("tanh", product(rows, channels)), 4 * channels))
+
+
 def check(module, inputs, target_name, dtype="f32", **choices):
     """Every stop agrees with the graph; what was made of attention."""
     (wanted,) = run_module(module, inputs).values()

@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import pytest
 from agreement import check_agreement
+from attention_nets import made_by_heads
 from networks import Net
+from searches import with_sram
 from stops import modules_at_stops, run_module
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin
+from xdsl.ir import Block, Region
 from xdsl.parser import Parser
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
-from frustum.dialects.isa import FIsa
+from frustum.dialects.isa import FIsa, emit
 from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.program import Affine, Box, Span, View
-from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
+from frustum.dialects.isa.program import Affine, Box, Copy, Span, View
+from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TENSOR
 from frustum.passes.lower.memory_in_use import most_in_use, side_by_side
-from frustum.passes.lower.through_cores import dense, pieces_of
+from frustum.passes.lower.through_cores import cut_at, dense, pieces_of
 
 
 def rolled(net, x, by, axis):
@@ -205,3 +208,46 @@ def test_each_part_is_sent_where_it_is_needed_alone():
             ways.setdefault(op.src, set()).add(op.peer.data)
     assert ways
     assert min(map(len, ways.values())) < len(set.union(*ways.values()))
+
+
+@pytest.mark.parametrize(("tokens", "kib"), [(128, 80), (136, 103)])
+def test_each_cluster_keeps_the_part_that_it_reads(tokens, kib):
+    """SRAM has no room for all of the result in each cluster: what a head makes goes to those who read its rows."""
+    module, inputs = made_by_heads(tokens)
+    modules = modules_at_stops(module, with_sram("default", kib), Choices(dtype="f32", policy="optimal"))
+    found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(found, "f32")
+    ops = list(modules["lowered"].walk())
+    kept = [op for op in ops if isinstance(op, AllocOp) and TENSOR in op.attributes]
+    assert kept
+    assert {op.bytes.value.data for op in kept} == {tokens * 128 * 4 // 4}
+    assert not any(isinstance(op, ExternalOp) and op.class_.data == "intermediate" for op in ops)
+    sent = [op for op in ops if isinstance(op, CopyOp) and op.engine.data == "cdma" and op.dst.owner in kept]
+    assert {op.peer.data.base for op in sent} == {-3, -2, -1, 1, 2, 3}
+
+
+STORES = [
+    # strides, starts, extents, bounds, part; the dimension that parts are cut along
+    ((0, 4, 0, 64), (0, Affine(0, (4,), 4), 0, Affine(0, (0, 8))), (1, 4, 1, 8), (1, 16, 1, 32), 512, 3),
+    ((0, 4, 0, 64), (0, Affine(0, (4,), 4), 0, Affine(0, (0, 8))), (1, 4, 1, 9), (1, 16, 1, 31), 512, None),
+    ((0, 4, 0, 64), (0, 0, 0, -1), (1, 16, 1, 8), (1, 16, 1, 32), 512, None),
+    ((0, 128, 0, 4), (0, 0, 0, 0), (1, 16, 1, 32), (1, 16, 1, 32), 96, None),
+    ((1024, 64, 4, 0), (0, 0, 0, 0), (2, 16, 16, 1), (2, 16, 16, 1), 512, None),
+    ((1024, 64, 4, 0), (0, 0, 0, 0), (2, 16, 16, 1), (2, 16, 16, 1), 1024, 0),
+]  # fmt: skip
+"""A head's channels of rows by rows; boxes that end behind the 31 rows that they store, in the last part; that begin
+before the first; parts that are no whole rows; that share the rows of an image; and whole images."""
+
+
+@pytest.mark.parametrize(("strides", "starts", "extent", "bound", "part", "wanted"), STORES)
+def test_where_a_store_is_cut(strides, starts, extent, bound, part, wanted):
+    spans = [Span(Affine.of(start), n, most) for start, n, most in zip(starts, extent, bound, strict=True)]
+    offset = Affine()
+    for span, stride in zip(spans, strides, strict=True):
+        offset = offset + span.start * stride
+    here, there = View("f32", Affine(), dense(extent, View("f32", Affine(), strides))), View("f32", offset, strides)
+    copy = Copy(engine="gdma", src_view=here, dst_view=there, box=Box.of(*spans))
+    tile, tensor = AllocOp("sram", 4096, 1), AllocOp("sram", 4096, 1)
+    op = emit(copy, tile.buffer, tensor.buffer, stage=0, layer=0, unit=0)
+    Block([RepeatOp(4, Region(Block([RepeatOp(4, Region(Block([op])), stage=0)])), stage=0)])
+    assert cut_at(op, part, 4) == wanted
