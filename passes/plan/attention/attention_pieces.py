@@ -93,8 +93,8 @@ def is_scaled_before(work: LayerWork, kind: AttentionLayer) -> bool:
 
 def may_be_twice(kind: AttentionLayer) -> bool:
     """Whether nothing but a mask comes between products of queries and keys and powers of e: only that the way out of
-    the matrix unit has room for.  Not of wide scores: these are chosen where they take hardly more cycles made once, and
-    twice they were taken on `edge` where they took 3 % more (`swin_block_28_shift`)."""
+    the matrix unit has room for.  Not of wide scores: these are chosen where they take hardly more cycles,
+    and made twice they were taken on `edge` where they took 3 % more (`swin_block_28_shift`)."""
     is_plain = kind.softcap == 0 and kind.causal_from is None
     return is_plain and kind.scales is None and not kind.has_wide_scores
 

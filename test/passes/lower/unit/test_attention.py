@@ -130,7 +130,9 @@ def test_scores_with_something_between_are_made_once(changes):
     assert not layer.map.data.twice
 
 
-@pytest.mark.parametrize("changes", [{"mask": (4, 1, 512)}, {"mask": (4, 256, 1)}, {"batch": 2, "mask": (2, 1, 1, 512)}])
+@pytest.mark.parametrize("changes", [
+    {"mask": (4, 1, 512)}, {"mask": (4, 256, 1)}, {"batch": 2, "mask": (2, 1, 1, 512)},
+])  # fmt: skip
 def test_what_is_added_to_scores_is_added_twice(changes):
     (layer,) = check(*twice(**changes), "default", "f16", carry="element")
     assert layer.map.data.twice
