@@ -93,8 +93,19 @@ def is_scaled_before(work: LayerWork, kind: AttentionLayer) -> bool:
 
 def may_be_twice(kind: AttentionLayer) -> bool:
     """Whether nothing but a mask comes between products of queries and keys and powers of e: only that the way out of
-    the matrix unit has room for."""
-    return kind.scales is None and kind.softcap == 0 and kind.causal_from is None
+    the matrix unit has room for.  Not of wide scores: these are chosen where they take hardly more cycles,
+    and made twice they were taken on `edge` where they took 3 % more (`swin_block_28_shift`)."""
+    is_plain = kind.softcap == 0 and kind.causal_from is None
+    return is_plain and kind.scales is None and not kind.has_wide_scores
+
+
+def is_better_twice(work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int) -> bool:
+    """Whether the matrix unit makes all products, those of scores twice, while the vector unit alone would make powers
+    of all scores: both work at a time, on different blocks."""
+    if not may_be_twice(kind):
+        return False
+    busiest = vector_cycles(work, kind, target, rows, keys, ceil_div(kind.keys, keys))
+    return matrix_cycles(work, kind, target, rows, keys, twice=True) < busiest
 
 
 def plan_attention(work: LayerWork, kind: AttentionLayer, target: Target, loops: int) -> LayerPlan | None:
@@ -120,7 +131,7 @@ def candidates(work: LayerWork, kind: AttentionLayer, target: Target, loops: int
                 counts = passes(work, extent, dealt, cores)
                 nested = sum(count > 1 for count in counts) + (keys < kind.keys)
                 own, is_only = (rows * kind.width, min(keys, kind.keys)), math.prod(counts) == 1
-                for twice in (False, True)[: 1 + may_be_twice(kind)]:
+                for twice in (False, True)[: 1 + is_better_twice(work, kind, target, *own)]:
                     held = room(work, kind, *own, is_only=is_only, twice=twice)
                     fits = held.nram_bytes <= core.nram.capacity_bytes and held.wram_bytes <= core.wram.capacity_bytes
                     if fits and nested <= loops:
