@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import ModuleOp, f32
 from frustum.dialects.graph import ActAttr, NetworkOp, OutputOp, PoolOp, ReduceOp, UnaryOp, tensor_type
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
-from frustum.passes.graph.pool_in_steps import PoolInSteps, window_of
+from frustum.passes.analysis.windows import window_of
+from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.weights import WeightStore, attach, store_of
 from frustum.runtime.reference.graph import ReferenceExecutor
 
