@@ -62,3 +62,4 @@ def test_windows_are_large_and_dealt_evenly():
     assert window_of(160, 160, 1, 170) == (5, 32)
     assert window_of(7, 13, 4, 100) == (7, 13)
     assert window_of(160, 160, 4, 0) == (1, 1)
+    assert window_of(112, 112, 4, 32, is_tall=True) == (16, 2)

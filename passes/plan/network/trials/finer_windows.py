@@ -1,4 +1,4 @@
-"""Planes that are pooled in two steps, by windows of one fill of the matrix unit's lines at most.
+"""Planes that are pooled in two steps, by windows of half a fill of the matrix unit's lines at most.
 
 A window is the least that a piece of the first step has.  Large ones (`frustum-graph-pool-in-steps`) leave few pieces,
 or one, of a tile for each core: then the units of a core make the layers of a run in turn, not at a time
@@ -17,6 +17,7 @@ from xdsl.ir import Operation
 from frustum.dialects import graph as g
 from frustum.dialects.target import Target
 from frustum.passes.analysis.windows import window_of
+from frustum.passes.plan.model import WINDOWS_OF_LINES
 from frustum.passes.plan.network.hidden_chunks import InChunks, PartWriter
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.weights import is_float, store_of
@@ -32,7 +33,8 @@ def finer_windows(order: LayerOrder, module: ModuleOp, target: Target) -> list[I
         if not isinstance(op, g.PoolOp) or rest is None:
             continue
         height, width = g.shape_of(op.x)[2:]
-        window = window_of(height, width, target.chip.clusters, target.core.matrix.lines)
+        most = target.core.matrix.lines // WINDOWS_OF_LINES
+        window = window_of(height, width, target.chip.clusters, most, is_tall=True)
         if 1 < math.prod(window) < math.prod(op.kernel):
             writer = PartWriter(rest, store_of(module))
             pooled = writer.insert(g.PoolOp(op.kind, op.x, kernel=window, strides=window), op)

@@ -37,14 +37,14 @@ def windows(module):
 
 
 @pytest.mark.parametrize("kind", ["avg", "max"])
-def test_windows_are_a_fill_of_lines_and_the_numbers_stay(kind):
+def test_windows_are_half_a_fill_of_lines_and_the_numbers_stay(kind):
     module, given = block(kind, reduced={"avg": "mean"}.get(kind, kind))
     machine = target("default")
     network, plan = planned(module, machine)
     before = str(network)
     (wanted,) = run_module(module, given).values()
     changes = finer_windows(plan.order, module, machine)
-    assert windows(module) == [(16, 4)]
+    assert windows(module) == [(16, 2)]
     module.verify()
     (got,) = run_module(module, given).values()
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * max(1, np.abs(wanted).max()))
@@ -53,9 +53,9 @@ def test_windows_are_a_fill_of_lines_and_the_numbers_stay(kind):
     assert str(network) == before
 
 
-@pytest.mark.parametrize("case", [{"window": (8, 8)}, {"kind": "max"}])
+@pytest.mark.parametrize("case", [{"window": (8, 4)}, {"kind": "max"}])
 def test_others_stay(case):
-    """Windows that fill the lines once, and means of maxima, which other windows change."""
+    """Windows that fill half of the lines, and means of maxima, which other windows change."""
     module, _ = block(**case)
     machine = target("default")
     _, plan = planned(module, machine)
@@ -68,6 +68,6 @@ def test_the_plan_has_them_on_several_clusters(name, clusters):
     machine = target(name)
     assert machine.chip.clusters == clusters
     found = modules_at_stops(block(channels=24, wide=144)[0], machine, Choices(dtype="f16"))
-    assert set(windows(found["fused"])) == ({(16, 4)} if clusters > 1 else {(8, 28)})
+    assert set(windows(found["fused"])) == ({(16, 2)} if clusters > 1 else {(8, 28)})
     units = [unit for unit in found["fused"].walk() if isinstance(unit, UnitOp)]
     assert all(len(unit.results) == 1 for unit in units[1:])
