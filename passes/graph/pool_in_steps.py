@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.graph.declaration import LayerOp
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of, value_bytes
+from frustum.passes.analysis.windows import window_of
 
 PLANE = (2, 3)
 KINDS = {"mean": "avg", "max": "max"}
@@ -23,8 +23,6 @@ KINDS = {"mean": "avg", "max": "max"}
 SHARE = 2
 """A map that takes more than this part of a cluster's SRAM is pooled where it is made: smaller ones stay for the
 reduction in any case."""
-LARGEST_SIDE = 16
-"""Of a window, which may be twice as wide where it is so much flatter."""
 WINDOW_SHARE = 12
 """A window takes at most this part of a cluster's SRAM: a unit has several maps of that size and more rows of some
 (`mbconv_se_112_b4` in f16 on `edge`: with windows of 1 / 7 the pooling is in no unit with its map)."""
@@ -76,15 +74,3 @@ def pooled_first(op: g.ReduceOp, target: Target) -> None:
 def is_made(x: SSAValue) -> bool:
     """A layer makes it: of an input of the network nothing is there before it is loaded."""
     return isinstance(x.owner, LayerOp)
-
-
-def window_of(height: int, width: int, clusters: int, most: int) -> tuple[int, int]:
-    """The largest window of at most so many positions that divides a plane, of which every cluster has as many side by
-    side, if any does; of as large ones the flattest: rows of windows are the least that a tile has, beside the rows
-    that windows of the layers before it share, so that tiles of few rows need fewer column strips."""
-    down, across = ([k for k in range(1, side + 1) if size % k == 0] for size, side in zip(
-        (height, width), (LARGEST_SIDE, 2 * LARGEST_SIDE), strict=True))
-    even = [k for k in across if width // k % clusters == 0]
-    windows = [each for each in itertools.product(down, even or across) if math.prod(each) <= most]
-    area = max((math.prod(each) for each in windows if each[1] <= LARGEST_SIDE), default=1)
-    return min((each for each in windows if math.prod(each) == area), default=(1, 1))

@@ -124,6 +124,14 @@ class CutUnit:
         return math.prod(self.projection.counts)
 
     @property
+    def turns(self) -> int:
+        """Passes of the innermost loop over tiles; of images, where there are more of these."""
+        counts = self.projection.counts
+        if self.partition.borders == "exchange":
+            return max(counts[self.partition.along], 1)
+        return max(counts[0], counts[3] if counts[3] > 1 else counts[2])
+
+    @property
     def port_bytes_per_cycle(self) -> float:
         return self.target.chip.dram.port_bytes_per_cycle
 
@@ -247,9 +255,7 @@ class CutUnit:
     def waiting_cycles(self, plans: Sequence[LayerPlan | None]) -> float:
         """Cycles in which the cores wait for maps of several images: of the first and last pass of each innermost loop,
         and of one copy what is not loaded behind its last reader, or stored before its maker in the next pass."""
-        unit, counts, rolls = self.unit, self.projection.counts, self.partition.borders == "exchange"
-        runs = max(counts[0], counts[3] if counts[3] > 1 else counts[2])
-        runs = max(counts[self.partition.along], 1) if rolls else runs
+        unit, runs = self.unit, self.turns
         is_one = self.partition.depth == 1 and self.passes > 1
         took = [0.0 if p is None else p.cycles for p in plans]
 

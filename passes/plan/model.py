@@ -257,6 +257,10 @@ MOST_BANNED = 4
 # on trial.  Three blocks of EfficientNet on `default`: 0.18 each, 60,135 -> 32,252 cycles in all.
 SENT_SHARE = 0.02
 
+# Parts of the matrix unit's lines that a small window of planes pooled in two steps fills one of.  mbconv_se_112_b4
+# (f16, `default`) takes 162,470 cycles with 1 (16 x 4), 161,986 with 2 (16 x 2), and 166,229 with windows of 8 x 28.
+WINDOWS_OF_LINES = 2
+
 # --- tensors that stay in SRAM in the order of DRAM (passes/lower/keep_tensors.py)
 
 # Share of SRAM that they and all buffers of a unit may take together: buffers leave holes between each other.

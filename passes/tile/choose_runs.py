@@ -36,7 +36,8 @@ class ChooseRuns(ModulePass):
     """Mark the layers whose maps stay in the core (`frustum.in_core`), with the pieces of every run.
 
     Before: units with partitions, layers with maps.  After: some of the maps between layers are never in SRAM; the
-    partition of a unit whose rows roll may have changed; two units through which a run goes are one.
+    partition of a unit may have changed (rows of a step, on several clusters strips); two units through which a run
+    goes are one.
     `runs`: `auto`, those that the model finds cheaper; `longest`, as many layers as fit; `none`.  `overlap`: borders of
     pieces may be made again.  `sram`: the share of each cluster's SRAM that a unit may use.
     """

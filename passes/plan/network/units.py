@@ -40,6 +40,7 @@ from frustum.passes.plan.network.optimal import (
     is_for_time,
     plan_network,
 )
+from frustum.passes.plan.network.trials.finer_windows import finer_windows
 from frustum.passes.plan.network.trials.hidden_held import hold_hidden
 from frustum.passes.plan.network.trials.images_apart import images_apart
 from frustum.passes.plan.network.trials.input_chunks import inputs_in_chunks
@@ -272,6 +273,20 @@ def with_held(planner: Planner, plan: NetworkPlan, changed: Sequence[Undoable]) 
     return plan
 
 
+def with_finer_windows(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or on several clusters a better one in which planes that are pooled in two steps are so by smaller
+    windows; on one, what parts of tensors save in SRAM that units leave (`with_room_for_parts`) decides more."""
+    if planner.target.chip.clusters == 1 or planner.options.ends is not None:
+        return plan
+    changes = finer_windows(plan.order, planner.module, planner.target)
+    better = planner.kept_if(changes, planner.is_better(plan))
+    if better is None:
+        return plan
+    for change in changes:
+        change.settle()
+    return better
+
+
 Put: TypeAlias = Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]]
 """Changes a network where its units leave room for that in so many bytes of SRAM; what was done."""
 
@@ -368,7 +383,7 @@ def with_images_apart(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 TRIALS = (
     with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_norms_apart, with_heads_in_chunks,
     with_joint_maps, with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held,
-    with_planes_by_rows, with_room_for_parts, with_images_apart,
+    with_planes_by_rows, with_finer_windows, with_room_for_parts, with_images_apart,
 )  # fmt: skip
 """Changes of the network that are planned in turn, each of what the ones before have left."""
 

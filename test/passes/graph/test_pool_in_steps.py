@@ -9,7 +9,8 @@ from xdsl.dialects.builtin import ModuleOp, f32
 from frustum.dialects.graph import ActAttr, NetworkOp, OutputOp, PoolOp, ReduceOp, UnaryOp, tensor_type
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import to_attribute
-from frustum.passes.graph.pool_in_steps import PoolInSteps, window_of
+from frustum.passes.analysis.windows import window_of
+from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.weights import WeightStore, attach, store_of
 from frustum.runtime.reference.graph import ReferenceExecutor
 
@@ -61,3 +62,4 @@ def test_windows_are_large_and_dealt_evenly():
     assert window_of(160, 160, 1, 170) == (5, 32)
     assert window_of(7, 13, 4, 100) == (7, 13)
     assert window_of(160, 160, 4, 0) == (1, 1)
+    assert window_of(112, 112, 4, 32, is_tall=True) == (16, 2)

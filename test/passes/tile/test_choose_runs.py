@@ -20,8 +20,10 @@ from frustum.dialects import graph, isa
 from frustum.dialects import tile as t
 from frustum.dialects.graph import ScaleAttr
 from frustum.dialects.isa.sync import ProgramOp
-from frustum.dialects.unit import Partition
+from frustum.dialects.unit import Partition, UnitOp
+from frustum.passes.analysis.project import unit_layers
 from frustum.passes.plan import runs, unit_runs
+from frustum.passes.plan.cost import CutUnit
 from frustum.passes.tile.choose_runs import ChooseRuns, kept_tiles
 
 TARGETS = ("df", "edge", "default")
@@ -258,3 +260,23 @@ def test_runs_that_machines_share_are_those_of_the_whole_machine(build, target_n
     for run, extent, whole, residency, loops, _, owned in asked:
         found = runs.fastest_run.__wrapped__(run, extent, whole, residency, loops, owned)
         assert plan_run(run, extent, whole, residency, loops, float("inf"), owned) == found
+
+
+def strips_of(target_name, partition):
+    """The other strips that are looked at of a unit of two layers of four images of 24 x 24."""
+    net = Net(1)
+    module, _ = net.module(net.conv(net.conv(net.input(4, 4, 24, 24), 8, 1, act="relu"), 8, groups=8))
+    module = as_units(module, target_name, [Group((0, 1), partition)])
+    (unit,) = [op for op in module.walk() if isinstance(op, UnitOp)]
+    cut = CutUnit.of(unit_layers(unit), partition, machine(target_name))
+    return {other.tile for other in unit_runs.other_strips(cut)}
+
+
+@pytest.mark.parametrize(("target_name", "clusters"), [("default", 4), ("edge", 1)])
+def test_units_of_strips_may_have_others_on_several_clusters(target_name, clusters):
+    """Equal ones, of whole rows or whole columns, as many as there were or fewer, not along what clusters share."""
+    others = {(1, 8, 12, 24), (1, 8, 8, 24), (1, 8, 6, 24), (1, 8, 24, 12), (1, 8, 24, 8)}
+    assert machine(target_name).chip.clusters == clusters
+    assert strips_of(target_name, Partition((1, 8, 24, 6), 0, 2)) == (others if clusters > 1 else set())
+    assert strips_of(target_name, Partition((1, 8, 6, 6), 2, 2)) == set()
+    assert strips_of(target_name, Partition((1, 8, 24, 6), 0, 1)) == set()
