@@ -154,7 +154,8 @@ OUTER: tuple[Outer, ...] = get_args(Outer)
 INPUTS = DIMENSIONS
 """What is dealt to the cores where it is no dimension of the result: input channels, whose sums the cores then add."""
 RESIDENCY: tuple[Residency, ...] = get_args(Residency)
-FLAGS = ("compact", "on_vector", "held", "in_rounds", "in_place", "chunk", "in_core", "beside", "twice")
+FLAGS = ("compact", "on_vector", "held", "in_rounds", "in_place", "chunk", "in_core", "beside", "direct", "in_wram",
+         "twice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,11 @@ class SubMap:
     """Keys of a chunk, of which a block has several."""
     in_core: int = 0
     """The last channels of wide results so far, which stay in the cores from block to block."""
+    direct: int = 0
+    """Of attention whose keys and values are streamed: these come from DRAM to the core, and do not wait in SRAM; of so
+    many blocks the core holds at a time (0: they come through SRAM)."""
+    in_wram: int = 0
+    """The same: how many chunks of them stay in the core from tile to tile, before those that stay in SRAM."""
     beside: int = 0
     """With `on_vector`: how many channels of a piece, its last, the matrix unit makes meanwhile."""
     twice: bool = False
@@ -209,7 +215,7 @@ class MapAttr(Data[SubMap]):
             channels = parse_named(parser, "channels", parser.parse_integer)
             outer = parse_named(parser, "outer", lambda: one_of(parser, OUTER))
             weights = parse_named(parser, "weights", lambda: one_of(parser, RESIDENCY))
-            flags, counts = set(), {"held": 0, "chunk": 0, "in_core": 0, "beside": 0}
+            flags, counts = set(), {"held": 0, "chunk": 0, "in_core": 0, "beside": 0, "direct": 0, "in_wram": 0}
             while parser.parse_optional_punctuation(",") is not None:
                 flags.add(word := one_of(parser, FLAGS))
                 if word in counts:
@@ -219,7 +225,7 @@ class MapAttr(Data[SubMap]):
                 extent, cores, channels, outer, weights, *plain,
                 held=counts["held"], in_rounds="in_rounds" in flags, in_place="in_place" in flags,
                 chunk=counts["chunk"], in_core=counts["in_core"], beside=counts["beside"],
-                twice="twice" in flags,
+                direct=counts["direct"], in_wram=counts["in_wram"], twice="twice" in flags,
             )  # fmt: skip
 
     def print_parameter(self, printer: Printer) -> None:
@@ -229,7 +235,8 @@ class MapAttr(Data[SubMap]):
             f"outer {m.outer}, weights {m.weights}{', compact' * m.compact}{', on_vector' * m.on_vector}"
             f"{f', held {m.held}' if m.held else ''}{', in_rounds' * m.in_rounds}{', in_place' * m.in_place}"
             f"{f', chunk {m.chunk}' if m.chunk else ''}{f', in_core {m.in_core}' if m.in_core else ''}"
-            f"{f', beside {m.beside}' if m.beside else ''}{', twice' * m.twice}>"
+            f"{f', beside {m.beside}' if m.beside else ''}{f', direct {m.direct}' if m.direct else ''}"
+            f"{f', in_wram {m.in_wram}' if m.in_wram else ''}{', twice' * m.twice}>"
         )
 
     def verify(self) -> None:

@@ -248,7 +248,7 @@ class PieceSteps:
         residual = low.mask_block.placed if low.mask_block is not None and kind.softcap == 0 else None
         made = isa.Conv(
             in_view=View(low.element, ZERO, (0, channel, kind.size * channel, row)),
-            weight_view=View(low.element, ZERO, (keys.strides[POSITION], keys.strides[1], 0, 0)),
+            weight_view=View(low.element, keys.own_view.offset, (keys.strides[POSITION], keys.strides[1], 0, 0)),
             acc_view=None if start is None else start.along(d1=0),
             out_view=out.view,
             channels=Span(ZERO, kind.size, kind.size),

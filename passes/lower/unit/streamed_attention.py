@@ -3,7 +3,8 @@
 
 The rows' results so far lie in the result's tile, or in f32 beside it, and with them sums and maxima; each block takes
 them to the cores and back, piece by piece (`streamed/rows.py`).  The first blocks stay in SRAM while the rows of a head
-change, the others come from DRAM, one block ahead.
+change, the others come from DRAM, one block ahead; where there is only one core these may come to it directly, and some
+stay there.
 Source: Dao et al., FlashAttention, 2022, section 3.1.
 """
 
@@ -24,6 +25,7 @@ from frustum.dialects.isa.program import (
     Box,
     CopyEngine,
     Element,
+    Memory,
     Starts,
 )
 from frustum.dialects.tile import AttentionLayer
@@ -44,12 +46,13 @@ CHANNELS_FIRST = (0, 2, 1, 3)
 
 @dataclass(frozen=True)
 class KeyBlocks:
-    """Blocks of keys that one loop goes through: the first key, where they end; where they stay in SRAM (keys, then
-    values), None where they come from DRAM."""
+    """Blocks of keys that one loop goes through: the first key, where they end; where they stay (keys, then values),
+    in SRAM or WRAM, None where they come from DRAM."""
 
     first: int
     end: int
-    held: tuple[mm.Placed, mm.Placed] | None
+    held: tuple[mm.Placed, mm.Placed] | None = None
+    memory: Memory = "sram"
 
 
 class StreamedAttention:
@@ -75,7 +78,9 @@ class StreamedAttention:
         self.loops = loops
         self.keys: int = op.map.data.channels
         self.chunk: int = op.map.data.chunk
-        self.held: int = op.map.data.held * self.chunk
+        self.direct: int = op.map.data.direct
+        self.in_wram: int = op.map.data.in_wram * self.chunk
+        self.held: int = self.in_wram + op.map.data.held * self.chunk
 
     def takes(self, leaving: Leaving) -> bool:
         """The result is done with the last block."""
@@ -84,8 +89,8 @@ class StreamedAttention:
     def emit(self, block: Block) -> None:
         """Append the layer to the body of the tile loops."""
         state = self.state(block)
-        found = [KeyBlocks(0, self.held, self.stay())] if self.held else []
-        found.append(KeyBlocks(self.held, self.kind.keys, None))
+        found = [self.stay(0, self.in_wram, "wram"), self.stay(self.in_wram, self.held, "sram")]
+        found = [own for own in found if own.end > own.first] + [KeyBlocks(self.held, self.kind.keys)]
         for number, own in enumerate(found):
             self.phase(block, own, state, is_first=number == 0)
         if self.kind.is_wide:
@@ -134,28 +139,31 @@ class StreamedAttention:
         strides = mm.byte_strides(t.Tile(out.element, extent, CHANNELS_FIRST if is_channels_first else ORDER))
         return mm.Placed(out.element, start, extent, bound, strides)
 
-    def loaded(self, k: int, placed: mm.Placed) -> Operation:
-        """Keys or values from DRAM, for all clusters at a time that want the same."""
+    def loaded(self, k: int, placed: mm.Placed, memory: Memory = "sram") -> Operation:
+        """Keys or values from DRAM, for all clusters at a time that want the same; or for the only core."""
         seen = (self.kind.key_view, self.kind.value_view)[k]
         assert seen is not None
         offset, image, channel, row, block = seen
         window, size = self.windows[k], ELEMENT_BYTES[placed.element]
         view = window.view(t.TensorView(offset, (image, channel, 0, row), block))
         copy = isa.Copy(
-            engine="gdma", src_view=mm.dram_view(placed.element, view, placed.start, size), dst_view=placed.own_view,
+            engine="iodma" if memory == "wram" else "gdma",
+            src_view=mm.dram_view(placed.element, view, placed.start, size),
+            dst_view=placed.own_view,
             box=Box(placed.start, placed.extent, placed.bound),
             multicast=mm.is_shared(placed.start, self.loops.clusters),
         )  # fmt: skip
         return isa.emit(copy, window.buffer, placed.buffer, **self.site.tags)
 
-    def stay(self) -> tuple[mm.Placed, mm.Placed]:
-        """The blocks that stay, in the body of the loop that moves to other heads."""
-        found = [self.part(k, ZERO, self.held) for k in range(2)]
+    def stay(self, first: int, end: int, memory: Memory) -> KeyBlocks:
+        """The blocks that stay in a memory, if any do, in the body of the loop that moves to other heads."""
+        found = [self.part(k, Affine(first), end - first) for k in range(2)]
         depth = self.loops.depth_of(found[0].start)
         for k, placed in enumerate(found):
-            alloc = mm.allocate(placed, "sram", self.loops.copies(depth))
-            self.loops.bodies[depth].add_ops([alloc, self.loaded(k, placed)])
-        return found[0], found[1]
+            if end > first:
+                alloc = mm.allocate(placed, memory, self.loops.copies(depth))
+                self.loops.bodies[depth].add_ops([alloc, self.loaded(k, placed, memory)])
+        return KeyBlocks(first, end, (found[0], found[1]), memory)
 
     # ---------------------------------------------------------------- loops
 
@@ -169,15 +177,24 @@ class StreamedAttention:
         nest = self.nest(int(is_looped))
         body, stage = (Block(), 0) if is_looped else (block, self.site.stage)
         pieces = [self.part(k, key, self.keys) for k in range(2)]
-        body.add_ops([mm.allocate(piece, "wram", copies(is_looped)) for piece in pieces])
-        if own.held is not None:
+        is_here = own.held is not None and own.memory == "wram"
+        if own.held is not None and is_here:
+            pieces = [replace(held, start=piece.start, extent=piece.extent, origin=held.start)
+                      for held, piece in zip(own.held, pieces, strict=True)]  # fmt: skip
+        else:
+            at_a_time = self.direct if self.direct and is_looped else copies(is_looped)
+            body.add_ops([mm.allocate(piece, "wram", at_a_time) for piece in pieces])
+        if own.held is not None and not is_here:
             moved = zip(own.held, pieces, strict=True)
             put(body, [self.to_cores(held, piece, own.end) for held, piece in moved], stage)
-        else:
+        elif not is_here and self.direct:
+            put(body, [self.loaded(k, piece, "wram") for k, piece in enumerate(pieces)], stage)
+        elif not is_here:
             self.chunks(body, key, pieces, level + is_looped, stage)
         rows = RowsOfBlock(nest, (key, own.end), level if is_looped else None, rule, state)
         rows.key_block, rows.value_block = (PieceLoad(0, piece, ()) for piece in pieces)
-        rows.emit_at(body, stage + is_looped)
+        is_ahead = is_looped and not is_here and self.direct != 1
+        rows.emit_at(body, stage + is_ahead)
         if is_looped:
             block.add_op(isa.RepeatOp(count, Region(body), stage=self.site.stage))
 

@@ -1,6 +1,7 @@
 # Tests: test/passes/lower/unit/test_streamed_attention.py
 """How attention is cut whose keys and values do not fit SRAM: tiles of as many rows of queries as fit, in as few passes
-over the keys as possible; in memory that is left blocks of keys and values stay over all passes.
+over the keys as possible; in memory that is left blocks of keys and values stay over all passes.  Where no other core
+wants them, the others come from DRAM to WRAM directly, of which some may hold keys that stay, too.
 
 Source: Dao et al., FlashAttention, 2022, section 3.1 (rows of queries in SRAM, blocks of keys); what stays of the keys
 while rows change takes from every pass but the first what it would read again.
@@ -87,6 +88,8 @@ def partitions_of(layer: Layer, kind: AttentionLayer, target: Target, sram_bytes
     row, fixed = tile_bytes(layer, kind)
     room = sram_bytes - fixed - 2 * block_bytes(layer, kind, LEAST_KEYS)
     most = room // row
+    if is_direct(target):
+        room += 2 * block_bytes(layer, kind, LEAST_KEYS)
     if most < 1:
         return
     in_cores = kind.is_wide * target.cluster.cores * target.core.nram.capacity_bytes
@@ -98,6 +101,11 @@ def partitions_of(layer: Layer, kind: AttentionLayer, target: Target, sram_bytes
         own = ceil_div(rows, clusters) if dealt == ROWS else rows
         for passes in range(ceil_div(own, at_best), ceil_div(own, most) + FURTHER):
             yield Partition((1, kind.group_channels, 1, ceil_div(own, passes)), dealt, 1)
+
+
+def is_direct(target: Target) -> bool:
+    """Whether keys and values may come from DRAM to WRAM without waiting in SRAM: where no other core wants them."""
+    return target.chip.clusters * target.cluster.cores == 1
 
 
 def tile_bytes(layer: Layer, kind: AttentionLayer) -> tuple[int, int]:
@@ -150,7 +158,6 @@ def plans_of(
     work = work_of(layer, cut.projection.outputs[0].extent)
     fixed = maps_footprint(cut, layer, kind).total_bytes
     for keys, chunk in chunks_of(layer, kind, core.wram.capacity_bytes):
-        size = block_bytes(layer, kind, chunk)
         for piece in row_counts(ceil_div(rows, cores), core.matrix.lines, kind.share):
             pieces = ceil_div(rows, piece * cores)
             room = core.nram.capacity_bytes - nram_bytes(work, kind, piece, keys, is_looped=pieces > 1)
@@ -158,23 +165,37 @@ def plans_of(
                 continue
             most = min(kind.value_size - 1, room // (kind.share * pieces * piece * WIDE)) if kind.is_wide else 0
             for in_core in {0, most}:
-                left = sram_bytes - fixed - state_bytes(layer, kind, rows, in_core) - 2 * size
-                if left < 0:
-                    continue
-                held = min(left // size, ceil_div(kind.keys, chunk) - 1) if row_passes(cut) > 1 else 0
+                left = sram_bytes - fixed - state_bytes(layer, kind, rows, in_core)
                 submap = SubMap(
-                    (1, kind.group_channels, 1, piece), ROWS, keys, weights="stream", held=held, chunk=chunk,
+                    (1, kind.group_channels, 1, piece), ROWS, keys, weights="stream", chunk=chunk,
                     in_place=is_in_place(layer, kind), in_core=in_core,
                 )  # fmt: skip
-                yield costed(cut, layer, kind, work, submap)
+                for own in with_held(cut, layer, kind, submap, left):
+                    yield costed(cut, layer, kind, work, own)
+
+
+def with_held(cut: CutUnit, layer: Layer, kind: AttentionLayer, submap: SubMap, left: int) -> Iterator[SubMap]:
+    """With as many chunks of keys that stay from pass to pass as have room, in so many bytes of SRAM, and, where blocks
+    come to the only core directly, beside one or two of these in its WRAM too."""
+    size, passes = block_bytes(layer, kind, submap.chunk), row_passes(cut)
+    most = ceil_div(kind.keys, submap.chunk) - 1 if passes > 1 else 0
+    in_turn = 2 * block_bytes(layer, kind, submap.channels)
+    if left >= 2 * size and in_turn <= cut.target.core.wram.capacity_bytes:
+        yield replace(submap, held=min((left - 2 * size) // size, most))
+    groups = layer.out_dims[0] * layer.out_dims[1] // kind.group_channels
+    for copies in (1, 2) if left >= 0 and is_direct(cut.target) else ():
+        free = cut.target.core.wram.capacity_bytes - copies * block_bytes(layer, kind, submap.channels)
+        if free >= 0:
+            in_wram = min(free // size // (2 if groups > 1 else 1), most)
+            yield replace(submap, held=min(left // size, most - in_wram), in_wram=in_wram, direct=copies)
 
 
 def chunks_of(layer: Layer, kind: AttentionLayer, wram_bytes: int) -> Iterator[tuple[int, int]]:
-    """Keys of a block, of which two fit WRAM, and of a chunk, in which they come there."""
+    """Keys of a block, of which one fits WRAM, and of a chunk, in which they come there."""
     for chunk in halves(kind.keys, LEAST_KEYS):
         for times in (1, 2, 4, 8, 16):
             keys = chunk * times
-            if keys < kind.keys and 2 * block_bytes(layer, kind, keys) <= wram_bytes:
+            if keys < kind.keys and block_bytes(layer, kind, keys) <= wram_bytes:
                 yield keys, chunk
 
 
@@ -214,9 +235,9 @@ def costed(
     state = state_bytes(layer, kind, tile_rows, submap.in_core)
     plain = maps_footprint(cut, layer, kind)
     footprint = replace(plain, kept_bytes=plain.kept_bytes + state, weight_bytes=submap.held * size,
-                        stream_bytes=2 * size)  # fmt: skip
+                        stream_bytes=0 if submap.direct else 2 * size)  # fmt: skip
     counts: Extents = tile_counts(layer.out_dims, cut.partition, target.chip.clusters)
-    read = kind.keys + (counts[ROWS] - 1) * (kind.keys - submap.held * chunk)
+    read = kind.keys + (counts[ROWS] - 1) * (kind.keys - (submap.held + submap.in_wram) * chunk)
     groups = layer.out_dims[0] * layer.out_dims[1] // kind.group_channels
     streamed = groups * read * (kind.size + kind.value_size) * layer.out_bytes
     maps = cut.traffic(is_alone=True)
@@ -229,9 +250,12 @@ def costed(
     sums = 2 * (score_size(kind, size) + WIDE)
     moved = copied(target, kind.share * rows * (kind.size * size + results + sums), cores)
     block_load = copied(target, block, 1)
+    if submap.direct:
+        block_load = block / min(target.core.iodma.bytes_per_cycle, cut.port_bytes_per_cycle)
     busiest = max(matrix, vector, moved)
     of_block = pieces * (busiest + PIECE_CYCLES) + matrix + vector if pieces > 1 else matrix + vector + moved
-    work_cycles = math.prod(counts) * blocks * (max(of_block, block_load) + block_load / 4)
+    with_load = of_block + block_load if submap.direct == 1 else max(of_block, block_load) + block_load / 4
+    work_cycles = math.prod(counts) * blocks * with_load
     port = (maps + streamed) / cut.port_bytes_per_cycle
     cycles = max(work_cycles, port) + maps / cut.port_bytes_per_cycle
     stored = maps - sum(cut.loaded_bytes)

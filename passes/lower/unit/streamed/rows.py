@@ -254,7 +254,7 @@ class RowSteps(PieceSteps):
         rule, size = low.rule, self.kind.value_size
         added = isa.Conv(
             in_view=self.powers.view,
-            weight_view=View(low.element, ZERO, (values.strides[1], values.strides[POSITION], 0, 0)),
+            weight_view=View(low.element, values.own_view.offset, (values.strides[1], values.strides[POSITION], 0, 0)),
             out_view=sums.view,
             acc_view=sums.view if rule is SeenBefore.MIXED else None,
             residual_view=sums.view if rule is SeenBefore.LATER else None,
