@@ -41,6 +41,12 @@ def annotate(unit: UnitOp, layers: Sequence[Operation], plan: UnitPlan, *, is_sm
             op.attributes[MAP] = MapAttr(submap)
 
 
+def is_read_outside(value: SSAValue, inside: Collection[Operation]) -> bool:
+    """Whether an operation of the network that is not one of these reads a value; what a trial took out does not."""
+    users = (use.operation for use in value.uses)
+    return any(user not in inside and user.parent is not None for user in users)
+
+
 def wrap(
     ops: Sequence[Operation], unit_name: str, stopped_by: str | None, keeps: Collection[SSAValue] = ()
 ) -> UnitOp:
@@ -52,7 +58,7 @@ def wrap(
     """
     inside = set(ops)
     made = [op.results[0] for op in ops]
-    outputs = [v for v in made if any(use.operation not in inside for use in v.uses)] or [made[-1]]
+    outputs = [v for v in made if is_read_outside(v, inside)] or [made[-1]]
     block = ops[-1].parent
     assert isinstance(block, Block)
     later = readers_between(ops, inside, unit_name)

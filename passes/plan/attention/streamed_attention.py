@@ -10,7 +10,7 @@ while rows change takes from every pass but the first what it would read again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from frustum.dialects.extents import Extents, aligned, ceil_div
@@ -65,7 +65,8 @@ def plan_streamed(
     unit: UnitLayers, target: Target, sram_bytes: int, given: Partition | None = None
 ) -> StreamedPlan | None:
     """The fastest of those that move next to the fewest bytes, with the partition that is `given`, if one is; None
-    where nothing fits."""
+    where nothing fits.  Keys that come to the core directly leave its pieces fewer rows: of sums in the element's type,
+    which move next to nothing more without, only where cycles rise by no larger factor than bytes fall."""
     (layer,) = unit.layers
     kind = layer.kind
     assert isinstance(kind, AttentionLayer)
@@ -78,6 +79,14 @@ def plan_streamed(
     if not found:
         return None
     found = [plan for plan in found if plan.steps <= MOST_STEPS] or found
+    best, through_sram = fastest(found), [plan for plan in found if not plan.map.direct]
+    if kind.is_wide or not through_sram:
+        return best
+    return min(best, fastest(through_sram), key=lambda plan: plan.cost.cycles * plan.cost.dram_bytes)
+
+
+def fastest(found: Sequence[StreamedPlan]) -> StreamedPlan:
+    """Of those that move next to the fewest bytes."""
     most = MORE_BYTES * min(plan.cost.dram_bytes for plan in found)
     return min((plan for plan in found if plan.cost.dram_bytes <= most), key=lambda plan: plan.cost.cycles)
 

@@ -72,11 +72,6 @@ class InChunks:
             op.detach()
             op.erase()
 
-    def settle(self) -> None:
-        """No way back: what was taken out reads nothing any more, which would count as a reader outside of units."""
-        for op, _ in self.instead_of:
-            op.erase()
-
 
 def in_chunks(
     order: LayerOrder, units: Sequence[UnitChoice], module: ModuleOp, sram_bytes: int, *, or_large: bool = False

@@ -279,12 +279,7 @@ def with_finer_windows(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     if planner.target.chip.clusters == 1 or planner.options.ends is not None:
         return plan
     changes = finer_windows(plan.order, planner.module, planner.target)
-    better = planner.kept_if(changes, planner.is_better(plan))
-    if better is None:
-        return plan
-    for change in changes:
-        change.settle()
-    return better
+    return planner.kept_if(changes, planner.is_better(plan)) or plan
 
 
 Put: TypeAlias = Callable[[LayerOrder, Sequence[UnitChoice], ModuleOp, int], Sequence[Undoable]]
