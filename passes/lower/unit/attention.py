@@ -142,15 +142,17 @@ class AttentionLowering(AttentionBoxes):
         self.with_weights(block, steps, 2, 3)
 
     def with_weights(self, block: Block, steps: PieceSteps, weights: int, sums: int) -> None:
-        """Weights, and values by them.  Made again, they come behind the values of the block before, while which the
-        vector unit looks for maxima."""
+        """Weights, and values by them.  Made again in a loop, they come behind the values of the block before, while
+        which the vector unit looks for maxima."""
         put(block, steps.weights(), weights)
+        is_looped = sums > weights
+        if self.twice and not is_looped:
+            put(block, steps.powers_again(), weights)
         if self.twice:
             put(block, steps.added(), sums)
-            put(block, steps.values(), sums)
+        put(block, steps.values(), sums)
+        if self.twice and is_looped:
             put(block, steps.powers_again(), weights)
-        else:
-            put(block, steps.values(), sums)
 
     def finish(self, block: Block, steps: PieceSteps, stage: int) -> None:
         """Values by sums, to SRAM and on."""

@@ -138,6 +138,12 @@ def test_what_is_added_to_scores_is_added_twice(changes):
     assert layer.map.data.twice
 
 
+def test_the_only_piece_of_a_core_makes_scores_twice():
+    """No loop has the next piece meanwhile: what is made again comes before what reads it."""
+    (layer,) = check(*attention((1, 1), (2, 2), 8, 8), "tiny", "f16")
+    assert layer.map.data.twice and layer.map.data.extent[3] * 4 == 8
+
+
 def test_blocks_of_scores_made_twice_become_less():
     """The highest scores grow from block to block, and blocks are several."""
     module, inputs = attention((4, 4), (32, 32), 1024, 1024)
