@@ -30,7 +30,10 @@ def block(axes=(1, 2, 3), groups=8, *, numbers=False):
     return net.module(made)
 
 
-@pytest.mark.parametrize(("name", "kib", "dtype"), [("edge", 64, "f32"), ("default", 48, "f16"), ("default", 48, "bf16")])
+WHERE = [("edge", 64, "f32"), ("default", 48, "f16"), ("default", 48, "bf16")]
+
+
+@pytest.mark.parametrize(("name", "kib", "dtype"), WHERE)
 @pytest.mark.parametrize("norm", [{}, {"axes": (2, 3), "groups": 1}])
 def test_what_does_not_fit_is_normalised_where_it_is_read(norm, name, kib, dtype):
     module, given = block(**norm)
