@@ -6,7 +6,7 @@ And whether the maps of a network have their place in DRAM, before anything work
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from itertools import chain, count
 from math import prod
 
@@ -61,6 +61,11 @@ def sole_reader(value: SSAValue) -> Operation | None:
     """The operation that alone reads a value, as one of its operands or several."""
     users = {use.operation for use in value.uses}
     return users.pop() if len(users) == 1 else None
+
+
+def readers_in_network(value: SSAValue) -> Iterator[Operation]:
+    """Operations that read a value; what a trial of the planner has taken out of the network does not."""
+    return (use.operation for use in value.uses if use.operation.parent is not None)
 
 
 def element_bytes(value: SSAValue) -> int:

@@ -199,7 +199,8 @@ def layers_of(
     ops = tuple(op for op in ops if not isinstance(op, WeightOp))
     number: dict[SSAValue, int] = {op.results[0]: i for i, op in enumerate(ops)}
     layers = tuple(layer_of(op) for op in ops)
-    inputs: dict[tuple[SSAValue, Extents, TensorView], Input] = {}
+    places: dict[tuple[SSAValue, Extents, TensorView], int] = {}
+    inputs: list[Input] = []
     sources = []
     for op, layer in zip(ops, layers, strict=True):
         own = []
@@ -208,8 +209,9 @@ def layers_of(
             place = None
             if value not in number:
                 key = value, m.dims, without_single_strides(m.view, m.dims)
-                inputs.setdefault(key, Input(value, m.dims, m.view, m.element_bytes, value in resident))
-                place = list(inputs).index(key)
+                place = places.setdefault(key, len(inputs))
+                if place == len(inputs):
+                    inputs.append(Input(value, m.dims, m.view, m.element_bytes, value in resident))
             own.append(Source(number.get(value), value, place))
         sources.append(tuple(own))
     if outputs is not None and any(v not in number for v in outputs):
@@ -219,7 +221,7 @@ def layers_of(
         ops,
         layers,
         tuple(sources),
-        tuple(inputs.values()),
+        tuple(inputs),
         stored,
         frozenset(number[v] for v in kept),
     )

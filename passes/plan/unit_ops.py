@@ -15,6 +15,7 @@ from frustum.dialects.module import COST_PARTS, MAP, numbers, numbers_of
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp, YieldOp
 from frustum.passes.analysis.layer import is_move
+from frustum.passes.analysis.module import readers_in_network
 from frustum.passes.plan.cost import CostParts
 from frustum.passes.plan.unit import UnitPlan
 
@@ -41,12 +42,6 @@ def annotate(unit: UnitOp, layers: Sequence[Operation], plan: UnitPlan, *, is_sm
             op.attributes[MAP] = MapAttr(submap)
 
 
-def is_read_outside(value: SSAValue, inside: Collection[Operation]) -> bool:
-    """Whether an operation of the network that is not one of these reads a value; what a trial took out does not."""
-    users = (use.operation for use in value.uses)
-    return any(user not in inside and user.parent is not None for user in users)
-
-
 def wrap(
     ops: Sequence[Operation], unit_name: str, stopped_by: str | None, keeps: Collection[SSAValue] = ()
 ) -> UnitOp:
@@ -58,7 +53,7 @@ def wrap(
     """
     inside = set(ops)
     made = [op.results[0] for op in ops]
-    outputs = [v for v in made if is_read_outside(v, inside)] or [made[-1]]
+    outputs = [v for v in made if any(user not in inside for user in readers_in_network(v))] or [made[-1]]
     block = ops[-1].parent
     assert isinstance(block, Block)
     later = readers_between(ops, inside, unit_name)

@@ -20,15 +20,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
-from xdsl.dialects.builtin import AnyFloat, ModuleOp, UnitAttr
+from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.module import JOINT, STREAMED, VALUE_PARTS
 from frustum.passes.analysis.layer import is_layer
-from frustum.passes.analysis.module import element_bytes, node_name, value_bytes
+from frustum.passes.analysis.module import element_bytes, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import (
@@ -42,6 +41,7 @@ from frustum.passes.plan.network.hidden_chunks import (
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.made_again import HeldInput, form_of, held, is_input
 from frustum.passes.plan.network.trials.input_chunks import source_of
+from frustum.passes.plan.network.trials.norms_apart import known_of_channels
 from frustum.passes.plan.network.trials.plane_norms import LayersAgain, PlaneNorm, is_of_planes
 from frustum.passes.plan.network.trials.result_parts import result_in_parts
 from frustum.passes.weights import numpy_of, store_of
@@ -310,11 +310,4 @@ class HeadChunks:
         norm = layers[0]
         if not isinstance(norm, g.NormaliseOp):
             return LayersAgain(tuple(layers), lambda op: self.writer.insert(op, layers[-1]))
-
-        def constant(word: str, array: NDArray[np.float64], element: AnyFloat) -> SSAValue:
-            key = self.writer.store.add(f"{node_name(norm) or norm.name}/{word}", array.astype(numpy_of(element)))
-            return self.writer.insert(g.WeightOp(key, g.tensor_type(element, array.shape)), norm)
-
-        found = PlaneNorm(norm, lambda op: self.writer.insert(op, norm), constant)
-        found.find()
-        return found
+        return known_of_channels(norm, self.writer)

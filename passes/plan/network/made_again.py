@@ -19,7 +19,7 @@ from frustum.dialects.module import FORM
 from frustum.dialects.tile import TensorView, Whole
 from frustum.passes.analysis.layer import RANK, can_join, layer_of
 from frustum.passes.analysis.layer.nest import chosen_form, formed
-from frustum.passes.analysis.module import value_bytes
+from frustum.passes.analysis.module import readers_in_network, value_bytes
 from frustum.passes.analysis.unit_layers import same_form
 from frustum.passes.plan.model import AGAIN_AT_MOST, HELD_FAR_AT_LEAST, MOST_RECOMPUTED
 from frustum.passes.plan.network.candidates import UnitChoice
@@ -169,7 +169,7 @@ def hold_inputs(
     ]
     found = []
     for x in dict.fromkeys(inputs):
-        users = dict.fromkeys(use.operation for use in x.uses if use.operation.parent is not None)  # not taken out
+        users = dict.fromkeys(readers_in_network(x))
         form = form_of(x, users) if users.keys() <= layers else None
         if form is None or value_bytes(x) >= sram_bytes:
             continue

@@ -44,6 +44,12 @@ def readers_of(op: g.NormaliseOp) -> list[Operation]:
 
 def put(norm: g.NormaliseOp, writer: PartWriter, *, is_by_rows: bool) -> InChunks:
     """The layers of one norm in its place."""
+    apart = known_of_channels(norm, writer, is_by_rows=is_by_rows)
+    return writer.instead_of(apart.shaped(apart.normalised(), g.shape_of(norm.result)), (norm,))
+
+
+def known_of_channels(norm: g.NormaliseOp, writer: PartWriter, *, is_by_rows: bool = False) -> PlaneNorm:
+    """What a norm knows of each channel, put before what is written; elements are normalised as often as asked."""
 
     def constant(word: str, array: NDArray[np.float64], element: AnyFloat) -> SSAValue:
         key = writer.store.add(f"{node_name(norm) or norm.name}/{word}", array.astype(numpy_of(element)))
@@ -51,4 +57,4 @@ def put(norm: g.NormaliseOp, writer: PartWriter, *, is_by_rows: bool) -> InChunk
 
     apart = PlaneNorm(norm, lambda op: writer.insert(op, norm), constant, is_by_rows)
     apart.find()
-    return writer.instead_of(apart.shaped(apart.normalised(), g.shape_of(norm.result)), (norm,))
+    return apart
