@@ -24,14 +24,17 @@ def attention(
     is_merged=True,
     mask=None,
     is_channels_first=False,
+    constants="",
     **rest,
 ):
-    """A network of one attention layer."""
+    """A network of one attention layer; `constants`: which of q, k and v are weights."""
     net, ((queries, groups), (size, value_size)) = Net(), (heads, sizes)
     shapes = (queries, rows, size), (groups, keys, size), (groups, keys, value_size)
     order = [(h, n, s) if is_apart else (n, h * s) for h, n, s in shapes]
     order = [shape[::-1] for shape in order] if is_channels_first else order
-    q, k, v = (net.input(batch, *shape) for shape in order)
+    q, k, v = (
+        (net.weight if name in constants else net.input)(batch, *shape) for name, shape in zip("qkv", order, strict=True)
+    )
     added = None if mask is None else net.input(*mask)
     numbers = {
         "heads": heads,

@@ -124,7 +124,7 @@ def parts_of(
         *outer, row, element = source.seen.axes
         split = regrouped([digit for axis in outer for digit in axis], (batch, heads))
         total = math.prod(g.shape_of(source.value))
-        if split is None or total % (batch * rows) or isinstance(source.value.owner, g.WeightOp):
+        if split is None or total % (batch * rows):
             continue
         own = own_heads(split[1], heads)
         if own is None:

@@ -259,12 +259,20 @@ def test_without_heads():
     assert op.heads == (1, 1)
 
 
-@pytest.mark.parametrize("what", ["read", "axis", "bias", "scaled mask", "constant", "rows"])
+@pytest.mark.parametrize("constants", ["q", "k", "v", "kv"])
+def test_operands_may_be_constants(constants):
+    """Learned queries (Perceiver, pooling by attention) and memories are as good as made ones."""
+    net = Layers()
+    shapes = {"q": (B, H, T, D), "k": (B, H, L, D), "v": (B, H, L, D)}
+    q, k, v = (net.weight(*shape) if name in constants else net.input(*shape) for name, shape in shapes.items())
+    (op,) = found(net, net.matmul(net.softmax(net.matmul(q, k, trans_b=True)), v))
+    assert (op.heads, op.sizes) == ((H, H), (D, D))
+
+
+@pytest.mark.parametrize("what", ["read", "axis", "bias", "scaled mask", "rows"])
 def test_others_are_left(what):
     net = Layers()
     q, k, v = net.input(B, H, L, D), net.input(B, H, L, D), net.input(B, H, L, D)
-    if what == "constant":
-        k = net.weight(B, H, L, D)
     scores = net.matmul(q, k, trans_b=True)
     if what == "bias":
         scores = net.matmul(q, k, bias=net.weight(L), trans_b=True)

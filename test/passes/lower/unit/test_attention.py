@@ -34,6 +34,12 @@ def test_groups_of_heads_share_keys_and_values(heads, is_apart):
     check(*attention(heads, (16, 8), 20, 33, is_apart=is_apart, is_merged=not is_apart), "edge")
 
 
+@pytest.mark.parametrize("constants, rest", [("q", {}), ("k", {"is_apart": True}), ("kv", {"is_channels_first": True})])
+@pytest.mark.parametrize("target_name", ["edge", "default"])
+def test_operands_are_weights(target_name, constants, rest):
+    check(*attention((4, 4), (16, 16), 40, 200, constants=constants, is_merged=not rest, **rest), target_name, "f16")
+
+
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_channels_come_first(target_name):
     check(*attention((6, 3), (16, 8), 20, 33, batch=2, mask=(20, 33), is_channels_first=True), target_name)
