@@ -33,7 +33,7 @@ def attention(
     order = [(h, n, s) if is_apart else (n, h * s) for h, n, s in shapes]
     order = [shape[::-1] for shape in order] if is_channels_first else order
     q, k, v = (
-        (net.weight if name in constants else net.input)(batch, *shape) for name, shape in zip("qkv", order, strict=True)
+        (net.weight if name in constants else net.input)(batch, *shape) for name, shape in zip("qkv", order)
     )
     added = None if mask is None else net.input(*mask)
     numbers = {
