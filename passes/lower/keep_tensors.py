@@ -21,6 +21,7 @@ from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.memory_in_use import most_in_use, side_by_side, units_of
 from frustum.passes.lower.through_cores import (
     Flow,
+    Window,
     brought,
     cut_at,
     distances,
@@ -28,12 +29,15 @@ from frustum.passes.lower.through_cores import (
     in_own_part,
     in_part,
     loaded_bytes,
+    loaded_of,
     may_be_sent,
     may_be_staged,
+    needed,
     own_part,
     part_loaded,
     send,
     through_cores,
+    windows,
 )
 from frustum.passes.plan.model import KEPT_SRAM_SHARE, LEAST_READS, LEAST_STAGED_BYTES, MOST_STAGED_BYTES
 
@@ -132,8 +136,7 @@ class Keeping:
         first, last = self.life(flow)
         flow.part = own_part(flow, clusters) if stores and loads else None
         free = min(self.room[first : last + 1])
-        if free < flow.kept_bytes:
-            flow = in_parts(flow, clusters) or flow
+        flow = flow if flow.part is not None else in_parts(flow, clusters) or flow
         if free < flow.kept_bytes:
             return no_room(flow.kept_bytes, free)
         if flow.part is not None:
@@ -141,7 +144,7 @@ class Keeping:
         elif kind == "input":
             flow.to = {} if loaded_bytes(flow, clusters) >= LEAST_READS * size else None
         else:
-            flow.to = distances(flow, clusters) if stores and loads else None
+            flow.to = distances(flow, loaded_of(flow, clusters)) if stores and loads else None
         if flow.to is None:
             return "clusters load parts of it that no one cluster at a fixed distance stores"
         sent = [op for op, to in flow.to.items() if to]
@@ -165,8 +168,9 @@ class Keeping:
         self.program.body.block.insert_op_before(kept, self.children[first])
         is_output = flow.external.class_.data == "output"
         flow.external.buffer.replace_all_uses_with(kept.buffer)
+        clusters, found = self.target.chip.clusters, self.windows(flow)
         if not flow.stores:
-            whole = brought(flow, kept, self.target.chip.clusters)
+            whole = brought(flow, kept, clusters)
             self.program.body.block.insert_op_before(whole, self.children[first])
         for op in flow.copies:
             number = self.number[op]
@@ -182,12 +186,15 @@ class Keeping:
             pair = None if is_output else moved_at_once(op)
             new: list[Operation] = []
             old: list[Operation] = [op]
+            is_there, own = pair is not None, found.get(op, ())
+            sent = {by: needed(op, by, own, clusters, is_there=is_there) for by in (flow.to or {}).get(op, ())}
             if pair is None:
+                if own:
+                    turn_to(op, needed(op, 0, own, clusters, is_there=False))
                 new += through_cores(op, self.staged[number], self.target.cluster.cores)
             else:
                 new, old = [at_once(*pair)], [pair[1], pair[0], tile_of(pair[0])]
-            clusters, is_there = self.target.chip.clusters, pair is not None
-            new += [send(op, by, clusters, is_there) for by in (flow.to or {}).get(op, ())]
+            new += [send(op, by, clusters, is_there, part) for by, part in sent.items()]
             if stay is not None:  # what the network gives goes to DRAM too
                 stay.operands[stay.operands.index(kept.buffer)] = flow.external.buffer
                 new.append(stay)
@@ -195,6 +202,13 @@ class Keeping:
         if flow.stores and not is_output:
             flow.external.detach()
             flow.external.erase()
+
+    def windows(self, flow: Flow) -> dict[CopyOp, list[Window]]:
+        """Of each copy that stores into a tensor of which each cluster has all, what the clusters load of it."""
+        if not flow.stores or not flow.loads or flow.part is not None:
+            return {}
+        loaded = loaded_of(flow, self.target.chip.clusters)
+        return {op: windows(op, loaded) for op in flow.stores}
 
     def stored_in_parts(self, flow: Flow, op: CopyOp, stay: CopyOp | None) -> list[Operation]:
         """What a cluster stores, cut at the borders of the clusters' parts: its own through its cores, that of others
@@ -206,7 +220,7 @@ class Keeping:
         new = [send(op, by, clusters, own=in_part(op, dim, by, flow.part)) for by in to if by]
         if 0 in to:
             own = in_part(op, dim, 0, flow.part)
-            op.properties |= {name: attribute_of(getattr(own, name)) for name in ("src_view", "dst_view", "box")}
+            turn_to(op, own)
             new = through_cores(op, self.staged[self.number[op]], self.target.cluster.cores) + new
         if stay is not None:
             stay.operands[1] = flow.external.buffer
@@ -225,6 +239,11 @@ class Keeping:
                 self.children[own] = new[0]
             op.detach()
             op.erase()
+
+
+def turn_to(op: CopyOp, copy: Copy) -> None:
+    """Let a copy have the views and the box of another one."""
+    op.properties |= {name: attribute_of(getattr(copy, name)) for name in ("src_view", "dst_view", "box")}
 
 
 def in_parts(flow: Flow, clusters: int) -> Flow | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,14 @@ from frustum.passes.lower.executions import enclosing_counts
 
 INNERMOST = 0.1
 """A dimension whose elements are neighbours is dealt to cores only where another one gives each 10 % more of all."""
+
+
+class Window(NamedTuple):
+    """Positions along a dimension of a store's box that each cluster loads: `size` from its `first` on."""
+
+    dim: int
+    first: Affine
+    size: int
 
 
 @dataclass
@@ -237,9 +246,7 @@ def cut_at(op: CopyOp, part: int, clusters: int) -> int | None:
     view, box, size = op.dst_view.data, op.box.data, part * clusters
     if view.wrap is not None:
         return None
-    start = view.offset
-    for first, stride in zip(box.start, view.strides, strict=True):
-        start = start - first * stride
+    start = start_of(op)
     if not start.is_constant or start.base < 0:
         return None
     counts = enclosing_counts(op)
@@ -260,19 +267,81 @@ def cut_at(op: CopyOp, part: int, clusters: int) -> int | None:
 def in_part(op: CopyOp, d: int, by: int, part: int) -> Copy:
     """What a cluster stores of the part of the cluster `by` further, of so many bytes, `d` being the dimension along
     which parts follow each other: positions count from the start of that part."""
-    view, box, source = op.dst_view.data, op.box.data, op.src_view.data
-    stride = view.strides[d]
+    view = op.dst_view.data
+    size = part // view.strides[d]
+    first = Affine(by * size - start_of(op).base // view.strides[d], cluster=size)
+    own = within(copy_of(op), d, first, size)
+    return replace(own, dst_view=replace(view, offset=view.offset - Affine(by * part, cluster=part)))
+
+
+def start_of(op: CopyOp) -> Affine:
+    """Where a store has position 0 of all dimensions."""
+    view = op.dst_view.data
     start = view.offset
-    for first, own in zip(box.start, view.strides, strict=True):
-        start = start - first * own
-    ahead = Affine(start.base // stride - by * (part // stride), cluster=-(part // stride))
-    limit = box.limit[d]
-    spans = list(box.spans)
-    spans[d] = Span(box.start[d] + ahead, box.extent[d], part // stride, None if limit is None else limit + ahead)
+    for first, stride in zip(op.box.data.start, view.strides, strict=True):
+        start = start - first * stride
+    return start
+
+
+def copy_of(op: CopyOp) -> Copy:
+    """The views and the box of a copy."""
+    return Copy(engine=op.engine.data, src_view=op.src_view.data, dst_view=op.dst_view.data, box=op.box.data)
+
+
+def within(copy: Copy, d: int, first: Affine, size: int, end: Affine | None = None) -> Copy:
+    """What a copy moves of `size` positions along a dimension from one on, which becomes the first, up to an `end`."""
+    spans, source = list(copy.box.spans), copy.src_view
+    own = spans[d]
+    limit = own.limit if end is None else end
+    spans[d] = Span(own.start - first, own.extent, size, None if limit is None else limit - first)
     if (wrap := source.wrap) is not None and wrap.dim == d:  # positions of the ring are those of the whole copy
-        source = replace(source, wrap=replace(wrap, phase=wrap.phase - ahead))
-    view = replace(view, offset=view.offset - Affine(by * part, cluster=part))
-    return Copy(engine=op.engine.data, src_view=source, dst_view=view, box=Box.of(*spans))
+        source = replace(source, wrap=replace(wrap, phase=wrap.phase + first))
+    return replace(copy, src_view=source, box=Box.of(*spans))
+
+
+def windows(op: CopyOp, loaded: NDArray[np.bool_]) -> list[Window]:
+    """What each cluster loads of what a store may write, `loaded` being all elements of the tensor that it loads: along
+    the dimensions where these are equally many, at equal steps from cluster to cluster."""
+    view, box, start = op.dst_view.data, op.box.data, start_of(op)
+    if view.wrap is not None or not start.is_constant or start.base < 0:
+        return []
+    size, clusters = ELEMENT_BYTES[view.element], len(loaded)
+    places = np.array([start.base])
+    for stride, count in zip(view.strides, box.bound, strict=True):
+        places = places[..., np.newaxis] + np.arange(count) * stride
+    if places.max() // size >= loaded.shape[1]:
+        return []
+    grid = loaded[:, places[0] // size]
+    found, free = [], box.limit.count(None)
+    for d, count in enumerate(box.bound):
+        lines = np.logical_or.reduce(np.moveaxis(grid, d + 1, 1).reshape(clusters, count, -1), axis=2)
+        which = np.flatnonzero(np.logical_or.reduce(lines, axis=1))
+        if not len(which):
+            return []
+        low, high = lines[which].argmax(axis=1), count - lines[which, ::-1].argmax(axis=1)
+        step = (low[-1] - low[0]) // max(1, which[-1] - which[0])
+        begin, extent = int(low[0] - step * which[0]), int((high - low).max())
+        last = begin + step * (clusters - 1)
+        if extent == count or (low != begin + step * which).any() or min(begin, last) < 0:
+            continue
+        is_beyond = max(begin, last) + extent > count
+        if is_beyond and box.limit[d] is None and free == 1:
+            continue
+        free -= is_beyond and box.limit[d] is None
+        found.append(Window(d, Affine(begin, cluster=int(step)), extent))
+    return found
+
+
+def needed(op: CopyOp, by: int, found: Sequence[Window], clusters: int, *, is_there: bool) -> Copy:
+    """What the cluster `by` further needs of a store, from where the store has put it or from where it was."""
+    copy = copy_of(op)
+    if is_there:
+        copy = replace(copy, src_view=copy.dst_view)
+    for d, first, size in found:
+        bound, last = op.box.data.bound[d], max(first.at(), first.at((), clusters - 1))
+        end = Affine(bound) if last + size > bound and op.box.data.limit[d] is None else None
+        copy = within(copy, d, first + by * first.cluster, size, end)
+    return copy
 
 
 def may_be_sent(op: CopyOp) -> bool:
@@ -296,19 +365,25 @@ def send(op: CopyOp, by: int, clusters: int, is_there: bool = False, own: Copy |
     return isa.emit(copy, source, op.dst, **tags)
 
 
-def distances(flow: Flow, clusters: int) -> dict[CopyOp, list[int]] | None:
+def loaded_of(flow: Flow, clusters: int) -> NDArray[np.bool_]:
+    """Of each cluster which elements of a tensor it loads."""
+    size = flow.external.bytes.value.data // ELEMENT_BYTES[flow.loads[0].src_view.data.element]
+    return np.logical_or.reduce([marked(op, op.src_view.data, clusters, size) for op in flow.loads])
+
+
+def distances(flow: Flow, loaded: NDArray[np.bool_]) -> dict[CopyOp, list[int]] | None:
     """Of each copy that stores how many clusters further something of it is loaded; None where several clusters, but
     not all, store an element, or a cluster loads what none stores."""
+    clusters, size = loaded.shape
     if clusters == 1:
         return {}
-    size = flow.external.bytes.value.data // ELEMENT_BYTES[flow.loads[0].src_view.data.element]
     stored = {op: marked(op, op.dst_view.data, clusters, size) for op in flow.stores}
     by = np.any(list(stored.values()), axis=0)
     times = by.sum(axis=0)
     if ((times > 1) & (times < clusters)).any():
         return None
     owner = np.where(times > 0, by.argmax(axis=0), -1)
-    missing = np.any([marked(op, op.src_view.data, clusters, size) for op in flow.loads], axis=0) & ~by
+    missing = loaded & ~by
     if (times[missing.any(axis=0)] == 0).any():
         return None
     away = np.where(missing, np.arange(clusters)[:, np.newaxis] - owner, 0)
@@ -323,7 +398,7 @@ def distances_to_parts(flow: Flow, part: int, clusters: int) -> dict[CopyOp, lis
     size = part * clusters // element
     stored = {op: marked(op, op.dst_view.data, clusters, size) for op in flow.stores}
     by = np.any(list(stored.values()), axis=0)
-    loaded = np.any([marked(op, op.src_view.data, clusters, size) for op in flow.loads], axis=0)
+    loaded = loaded_of(flow, clusters)
     if (by.sum(axis=0) > 1).any() or (loaded.any(axis=0) & ~by.any(axis=0)).any():
         return None
     found = {op: own.reshape(clusters, clusters, -1).any(axis=2) for op, own in stored.items()}

@@ -32,9 +32,8 @@ def attention(
     shapes = (queries, rows, size), (groups, keys, size), (groups, keys, value_size)
     order = [(h, n, s) if is_apart else (n, h * s) for h, n, s in shapes]
     order = [shape[::-1] for shape in order] if is_channels_first else order
-    q, k, v = (
-        (net.weight if name in constants else net.input)(batch, *shape) for name, shape in zip("qkv", order)
-    )
+    make = [net.weight if name in constants else net.input for name in "qkv"]
+    q, k, v = (new(batch, *shape) for new, shape in zip(make, order, strict=True))
     added = None if mask is None else net.input(*mask)
     numbers = {
         "heads": heads,
