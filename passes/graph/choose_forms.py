@@ -139,7 +139,7 @@ def is_batched(op: g.MatmulOp) -> bool:
 def form_for(group: Sequence[Flexible], target: Target | None) -> Extents | None:
     """The form of all layers of a group; None where they are best seen as they are."""
     last, plain, is_turned, is_attended = 0, 0, False, False
-    for value in {value for op in group for value in tensors_of(op)}:
+    for value in dict.fromkeys(value for op in group for value in tensors_of(op)):
         users = [use.operation for use in value.uses]
         for op in (value.owner, *users):
             if isinstance(op, g.MatmulOp):

@@ -53,13 +53,13 @@ class KeepTensors(ModulePass):
     After: where there is room from its first writer to its last reader, it is a buffer in the SRAM of every cluster,
     dense and in the same order, so that all views of it in DRAM are views of it there:
     1. what a cluster stored goes through its cores' NRAM into its own buffer, and by CDMA to those clusters that read
-       some of it;
+       some of it: along dimensions of which each reads equally many positions, at equal steps, these alone;
     2. what it loaded comes through its cores from its own buffer, each core taking a part;
     3. a move between two such tensors is the same; one from DRAM or to DRAM is one copy, without a tile between;
     4. an input of the network that is loaded more often than once comes into all clusters at once, and from there;
     5. an output that is read again is also stored;
-    6. where there is no room for all of it in each cluster, and each loads a part that lies apart from the others', a
-       cluster holds that part alone, and each store goes to all the parts in which some of it lies.
+    6. where each cluster loads a part that lies apart from the others', a cluster holds that part alone, and each store
+       goes to all the parts in which some of it lies.
 
     Those that save most bytes of DRAM for the room that they take are first.  Tensors that are loaded with a border of
     constants, and those that other dialects read, stay in DRAM; so do all of networks that are not fused by policy

@@ -40,7 +40,7 @@ def channel_slices(product: g.MatmulOp) -> list[ChannelSlice]:
     waiting: list[tuple[SSAValue, Strided]] = [(product.result, Strided.whole(g.shape_of(product.result)))]
     while waiting:
         value, seen = waiting.pop()
-        for op in {use.operation for use in value.uses}:
+        for op in dict.fromkeys(use.operation for use in value.uses):
             after = seen.after(op, WeightStore()) if isinstance(op, Move) else None
             if after is None:
                 return []

@@ -3,6 +3,9 @@ checked mode, and DRAM has inputs, weights and outputs alone."""
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
+
 import pytest
 from agreement import check_agreement
 from attention_nets import made_by_heads
@@ -21,6 +24,7 @@ from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine, Box, Copy, Span, View
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TENSOR
+from frustum.passes.lower.executions import enclosing_counts
 from frustum.passes.lower.memory_in_use import most_in_use, side_by_side
 from frustum.passes.lower.through_cores import cut_at, dense, pieces_of
 
@@ -224,6 +228,38 @@ def test_each_cluster_keeps_the_part_that_it_reads(tokens, kib):
     assert not any(isinstance(op, ExternalOp) and op.class_.data == "intermediate" for op in ops)
     sent = [op for op in ops if isinstance(op, CopyOp) and op.engine.data == "cdma" and op.dst.owner in kept]
     assert {op.peer.data.base for op in sent} == {-3, -2, -1, 1, 2, 3}
+
+
+def test_clusters_are_sent_what_they_read():
+    """Clusters make rows and read heads, whose channels do not lie one behind the other: each is sent its channels of
+    the rows that others make, and nothing else."""
+    tokens, heads, size = 64, 4, 16
+    net = Net()
+    weights = net.weight(heads * size, heads * size)
+    made = net.layer(graph.MatmulOp(net.input(1, tokens, heads * size), weights))
+    apart = net.layer(graph.ReshapeOp(made, (tokens, heads, size)))
+    module, inputs = net.module(net.layer(graph.SoftmaxOp(net.layer(graph.TransposeOp(apart, (1, 0, 2))), 1)))
+    modules = modules_at_stops(module, "default", Choices(dtype="f32", policy="optimal"))
+    found = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
+    check_agreement(found, "f32")
+    copies = [op for op in modules["lowered"].walk() if isinstance(op, CopyOp)]
+    sent = [op for op in copies if op.engine.data == "cdma" and is_kept(op.dst)]
+    put = [op for op in copies if op.engine.data == "mvdma" and is_kept(op.dst)]
+    assert sent
+    assert moved_elements(sent, 4) == tokens * heads * size * 3 // 4
+    assert moved_elements(put, 4, cores=4) == tokens * heads * size // 4
+
+
+def is_kept(buffer):
+    return isinstance(buffer.owner, AllocOp) and TENSOR in buffer.owner.attributes
+
+
+def moved_elements(copies, clusters, cores=1):
+    """By all clusters, or all cores of them."""
+    places = product(copies, range(clusters), range(cores))
+    boxes = ((op.box.data, index, *place) for op, *place in places for index in all_of(enclosing_counts(op)))
+    clipped = ([span.clip(*at) for span in box.spans] for box, *at in boxes)
+    return sum(prod(max(0, last - first) for first, last in spans) for spans in clipped)
 
 
 STORES = [
