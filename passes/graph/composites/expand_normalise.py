@@ -184,7 +184,12 @@ class _NormExpansion(PlainLayers):
         return last.result
 
     def is_of_planes(self) -> bool:
-        """Channels of images, all of each, whose planes are parts by themselves."""
+        """Channels of images, all of each, whose planes are parts by themselves; on several clusters, which hold the
+        map.  On one, a unit reads a group at a time, and once: units of several layers are not cut by channels.
+        (32 groups of 46 KB in f16 on `edge` move 1.00 times what they must so, 1.93 times by planes; behind a
+        convolution 1.6 to 2.6 times instead of 2.8 to 2.9; 6 of 83 KB between activations 1.06 instead of 1.00.)"""
+        if self.target.chip.clusters == 1:
+            return False
         most = most_of_part(self.target, element_bytes(self.op.x), parts=PLANES_IN_SRAM)
         return is_of_planes(self.op) and math.prod(g.shape_of(self.op.x)[2:]) <= most
 

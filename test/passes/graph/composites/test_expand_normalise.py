@@ -151,14 +151,17 @@ def test_a_group_that_fits_all_clusters_is_normalised_by_itself(sram_bytes, slic
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_groups_that_take_most_of_sram_move_once():
-    """Two groups of 7 MB in f32, which take 0.875 of the SRAM of all clusters."""
+@pytest.mark.parametrize(
+    ("target", "shape", "groups"), [("default", (1, 8, 448, 1024), 2), ("edge", (1, 160, 48, 48), 16)]
+)
+def test_groups_move_once(target, shape, groups):
+    """Of 7 MB in f32, which take 0.875 of the SRAM of all clusters, and of 92 KB, which no core holds."""
     net = Net()
-    x = net.input(1, 8, 448, 1024)
-    op = g.NormaliseOp(x, net.weight(8, 1, 1), net.weight(8, 1, 1), axes=(1, 2, 3), epsilon=1e-3, groups=2)
+    x, scale, shift = net.input(*shape), net.weight(shape[1], 1, 1), net.weight(shape[1], 1, 1)
+    op = g.NormaliseOp(x, scale, shift, axes=(1, 2, 3), epsilon=1e-3, groups=groups)
     module, inputs = net.module(net.layer(op))
     choices = Choices(dtype="f32", policy="optimal")
-    made = executable(modules_at_stops(module, "default", choices)["fixed"], choices)
+    made = executable(modules_at_stops(module, target, choices)["fixed"], choices)
     ran = Machine(made)
     moved = count(ran.expanded, ran.target, made.code.page_bytes).dram_bytes_by_class
     (whole,) = inputs.values()
