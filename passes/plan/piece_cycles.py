@@ -65,6 +65,13 @@ def seen_by_pieces(target: Target, residency: Residency, loops: int) -> Target:
     return replace(target, **own, **links, chip=replace(chip, clusters=UNSEEN, dram=dram, cluster=cluster))
 
 
+@lru_cache(maxsize=1024)
+def seen_by_attention(target: Target) -> Target:
+    """The same of attention, which asks how fast its results leave."""
+    seen, chip = seen_by_pieces(target, "core", MAX_LOOPS), target.chip
+    return replace(seen, chip=replace(seen.chip, clusters=chip.clusters, dram=chip.dram))
+
+
 @dataclass(frozen=True)
 class Nest:
     """Cycles of computing in all, in so many pieces; copies of a core, and what comes by the bus beside them."""

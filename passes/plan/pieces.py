@@ -35,6 +35,7 @@ from frustum.passes.plan.piece_cycles import (
     first_fastest,
     load_cycles,
     nest_cycles,
+    seen_by_attention,
     seen_by_pieces,
 )
 from frustum.passes.plan.piece_extents import (
@@ -56,7 +57,8 @@ def plan_layer(
     """
     if work.is_matrix:
         return plan_matrix(work, target, residency, loops, sums_bytes)
-    return plan_others(work, seen_by_pieces(target, "core", loops), loops)
+    seen = seen_by_pieces(target, "core", loops) if work.attention is None else seen_by_attention(target)
+    return plan_others(work, seen, loops)
 
 
 def plan_matrix(

@@ -225,7 +225,9 @@ def resident_of(
 
 def asked_of(kept: Resident, needs: Sequence[Intervals]) -> Intervals:
     """What readers need on each cluster, along the dimensions in which all clusters make the whole map; else the box:
-    of a map whose channels are shared out, clusters that read rows are sent these rows."""
+    of a map whose channels are shared out, clusters that read rows are sent these rows.  Readers that need what their
+    cluster has made itself ask for nothing."""
+    needs = [own for own in needs if not is_made_there(kept, own)] or needs
     if not needs:
         return kept.box
     asked = kept.box
@@ -233,6 +235,17 @@ def asked_of(kept: Resident, needs: Sequence[Intervals]) -> Intervals:
         if kept.part.start[d] == Affine() and kept.part.extent[d] >= kept.dims[d]:
             asked = replaced(asked, d, wanted)
     return asked
+
+
+def is_made_there(kept: Resident, needed: Intervals) -> bool:
+    """Whether each cluster makes, of one part without gaps, all that it needs."""
+    if any(start.cluster and kept.counts[d] > 1 for d, start in enumerate(kept.part.start)):
+        return False
+    for made, own, size in zip(kept.made, needed, kept.dims, strict=True):
+        firsts = zip(at_clusters(made, kept.clusters), at_clusters(own, kept.clusters), strict=True)
+        if any(max(0, b) < a or min(size, b + own.extent) > a + made.extent for a, b in firsts if b < size):
+            return False
+    return True
 
 
 def made_of(unit: UnitLayers, projection: Projection, layer: int, clusters: int) -> Intervals:

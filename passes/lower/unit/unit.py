@@ -59,6 +59,8 @@ class UnitLowering:
         self.stage: int = 0
         self.gone: set[Operation] = set()
         self.staying: set[Operation] = set()
+        self.moved: set[Operation] = set()
+        """Layers that only copy what a load then brings where they would put it."""
         self.in_core: dict[Operation, SSAValue] = {}
         """Where all weights of a layer are in the cores before its first tile."""
 
@@ -136,13 +138,18 @@ class UnitLowering:
             if isinstance(op, t.LoadOp) and op.result not in self.tiles.fixed and not t.is_in_rounds(op.result):
                 before = body.last_op
                 self.load(op, layers)
+                if self.moved & {use.operation for use in op.result.uses}:
+                    continue
                 if gaps := prefetch.gaps_of_load(op, self.program.homes[op.result], layers, self.loops):
                     found.append((gaps, prefetch.behind(body, before)))
         return found
 
     def load(self, op: t.LoadOp, layers: Sequence[t.ComputeOp]) -> None:
         """A tile's region from DRAM; it belongs to the layer that first reads it."""
-        placed = self.tiles.place(op.result, op.region.data)
+        if (copied := copy_of(op)) is not None and self.program.homes[copied.result].is_resident:
+            self.tiles.placed[op.result] = self.tiles.place(copied.result, copied.region.data)
+            self.moved.add(copied)
+        placed = self.tiles[op.result] if copied in self.moved else self.tiles.place(op.result, op.region.data)
         depth = max(self.loops.depth_of(placed.start), self.program.homes[op.result].depth)
         computes = [each for layer in layers for each in t.run_of(layer)]
         reader = next((i for i, layer in enumerate(computes) if op.result in layer.operands), 0)
@@ -210,6 +217,8 @@ class UnitLowering:
         loads those would wait for computing with each of them."""
         for each in t.run_of(op):
             self.number_of(each, each.kind.data)
+        if op in self.moved:
+            return
         stays = op in self.staying
 
         def site(each: t.ComputeOp) -> Site:
@@ -287,6 +296,19 @@ class UnitLowering:
         number = self.number_of(op, "move")
         target = self.program.declared.buffers[result]
         self.loops.innermost.add_ops(lower_move(op, source, target, self.loops.clusters, self.tags(number)))
+
+
+def copy_of(op: t.LoadOp) -> t.ComputeOp | None:
+    """The only layer of a unit, if it only copies a loaded tile; among other layers loads stand where the port has time
+    for them (`prefetch.py`)."""
+    users = [use.operation for use in op.result.uses]
+    if len(users) != 1 or not isinstance(user := users[0], t.ComputeOp) or op.fill is not None:
+        return None
+    is_copy = isinstance(user.layer, t.UnaryLayer) and user.layer.kind == "identity" and user.layer.scales is None
+    others = [] if (block := user.parent) is None else [each for each in block.ops if isinstance(each, t.ComputeOp)]
+    is_alone = others == [user] and len(user.tiles) == 1
+    is_alike = t.tile_of(op.result).element == t.tile_of(user.result).element
+    return user if is_copy and is_alone and is_alike and op.region.data == user.region.data else None
 
 
 def streams(holds: Holds) -> bool:

@@ -38,11 +38,14 @@ from frustum.passes.plan.network.tile_shapes import (
 )
 
 WHOLE = -1
+AS_MADE = -5
+"""Forms below it are those of `as_made`."""
 
 
 class KeptMap(NamedTuple):
     """A map that stays in SRAM and how: `dealt` is the dimension of which each cluster holds its share; `WHOLE`: each
-    holds all; less (`in_place`): each has room for all, and in it its share of a dimension along which it was not made.
+    holds all; less (`in_place`): each has room for all, and in it its share of a dimension along which it was not made;
+    of these (`as_made`) what it made itself is read, too, in the shares in which it was made.
     """
 
     map: int
@@ -51,7 +54,12 @@ class KeptMap(NamedTuple):
     @property
     def dimension(self) -> int | None:
         """Of which each cluster has its share; None where it has all."""
-        return self.dealt if self.dealt >= 0 else None if self.dealt == WHOLE else WHOLE - 1 - self.dealt
+        return self.dealt if self.dealt >= 0 else None if self.dealt == WHOLE else (WHOLE - 1 - self.dealt) % 4
+
+    @property
+    def made(self) -> int | None:
+        """The dimension in shares of which it was made, where it is read so too."""
+        return (WHOLE - 1 - self.dealt) // 4 - 1 if self.dealt < AS_MADE else None
 
     @property
     def is_in_place(self) -> bool:
@@ -62,6 +70,15 @@ class KeptMap(NamedTuple):
 def in_place(dimension: int) -> int:
     """The form of maps with room for all in each cluster, which has its share along a dimension."""
     return WHOLE - 1 - dimension
+
+
+def as_made(dimension: int, made: int) -> int:
+    """The same of maps of which each cluster also reads the share along another dimension that it has made itself."""
+    return in_place(dimension) - 4 * (made + 1)
+
+
+TWO_FORMS = ((BY_CHANNELS, BY_ROWS), (BY_CHANNELS, BY_COLUMNS), (BY_ROWS, BY_CHANNELS), (BY_COLUMNS, BY_CHANNELS))
+"""Dimensions of which a cluster has its share, and along which it has made it, that two layers may read."""
 
 
 Resident = frozenset[KeptMap]
@@ -80,6 +97,8 @@ class HeldShare(NamedTuple):
     before: int
     behind: int
     bytes: int
+    made: int = 0
+    """What each has made of it itself, along another dimension, and reads so too."""
 
 
 def shares_of(order: LayerOrder, clusters: int) -> dict[KeptMap, HeldShare]:
@@ -102,6 +121,11 @@ def shares_of(order: LayerOrder, clusters: int) -> dict[KeptMap, HeldShare]:
             if size > 1 or (d >= BY_ROWS and max(layer.out_dims[2:]) > 1):
                 found[KeptMap(number, d)] = HeldShare(share, before, behind, aligned(held))
                 found[KeptMap(number, in_place(d))] = HeldShare(share, before, behind, aligned(map_.bytes))
+        for d, made in TWO_FORMS:
+            share, other = KeptMap(number, in_place(d)), KeptMap(number, in_place(made))
+            both = KeptMap(number, as_made(d, made))
+            if share in found and other in found and has_reader(order, both, 0):
+                found[both] = found[share]._replace(made=found[other].share)
     return found
 
 
@@ -149,17 +173,34 @@ def forms_behind(shapes: TileShapes, clusters: int) -> Iterator[int]:
         yield from (BY_CHANNELS, in_place(BY_ROWS), in_place(BY_COLUMNS))
     else:
         yield from (BY_ROWS, BY_COLUMNS)
+    yield from (as_made(d, made) for d, made in TWO_FORMS if (made == BY_CHANNELS) == by_channels)
     yield WHOLE
     if not by_channels:
         yield in_place(BY_CHANNELS)
 
 
 def has_reader(order: LayerOrder, kept: KeptMap, stop: int) -> bool:
-    """Some layer from `stop` on may read a map that stays so."""
-    if kept.dimension != BY_CHANNELS:
-        return True
-    readers = (k for k in order.maps[kept.map].users if k >= stop)
-    return any(read.map == kept.map and read.by_channel for k in readers for read in order.nodes[k].reads)
+    """Some layer from `stop` on may read a map that stays so; of two shares each has its own."""
+    forms = [d for d in (kept.dimension, kept.made) if d is not None]
+    readers = [readers_along(order, kept.map, d, stop) for d in forms]
+    return all(readers) and (kept.made is None or len(set().union(*readers)) > 1)
+
+
+def read_forms(order: LayerOrder, number: int, stop: int) -> tuple[int, ...]:
+    """The forms in which some layer from `stop` on may read a map."""
+    forms = *range(4), *(as_made(*both) for both in TWO_FORMS)
+    return tuple(form for form in forms if has_reader(order, KeptMap(number, form), stop))
+
+
+def readers_along(order: LayerOrder, number: int, d: int, stop: int) -> set[int]:
+    """The layers from `stop` on that need not all positions of a map along a dimension for any of their result."""
+    reads = [(k, r) for k in order.maps[number].users if k >= stop for r in order.nodes[k].reads if r.map == number]
+    if d == BY_CHANNELS:
+        return {k for k, read in reads if read.by_channel}
+    if d == BY_IMAGES:
+        return {k for k, _ in reads}
+    axes = [(k, read, read.rows if d == BY_ROWS else read.columns) for k, read in reads]
+    return {k for k, read, axis in axes if read.joins and not (isinstance(axis, Whole) and read.dims[d] > 1)}
 
 
 def is_read_whole(order: LayerOrder, number: int, d: int, stop: int) -> bool:
@@ -178,6 +219,11 @@ def is_made_so(b: Boundary, kept: KeptMap, held: HeldShare | None, shapes: TileS
     )
     if held is None:
         return np.zeros(len(shapes.dealt), np.bool_)
+    if kept.dimension is not None and kept.is_in_place and kept.dimension >= BY_ROWS:
+        # Of what passes make in turn along a dimension nobody is sent its share alone.
+        is_once &= (counts[kept.dimension - 1] == 1) & ~shapes.is_roll
+    if kept.made is not None:
+        return is_once & shares_along(b, kept.made, held.made, shapes)
     if kept.is_in_place:
         return is_once & (shapes.dealt != kept.dimension)
     fits = shapes.dealt == kept.dealt
@@ -190,6 +236,15 @@ def is_made_so(b: Boundary, kept: KeptMap, held: HeldShare | None, shapes: TileS
     return fits & (start >= -held.before) & (start + extent <= held.share + held.behind)
 
 
+def shares_along(b: Boundary, d: int, share: int, shapes: TileShapes) -> Mask:
+    """In which shapes each cluster makes, or needs, no more than its share along a dimension."""
+    fits = shapes.dealt == d
+    if d == BY_CHANNELS:
+        return fits
+    start, step, extent = b.rows if d == BY_ROWS else b.columns
+    return fits & (shapes.counts[d - 1] == 1) & (step == share) & (start >= 0) & (start + extent <= share)
+
+
 def is_read_so(
     b: Boundary, kept: KeptMap, held: HeldShare | None, shapes: TileShapes, size: int, clusters: int
 ) -> Mask:
@@ -199,6 +254,9 @@ def is_read_so(
         return np.zeros(len(shapes.dealt), np.bool_)
     if d is None:
         return np.ones(len(shapes.dealt), np.bool_)
+    if kept.made is not None:
+        as_held = is_read_so(b, KeptMap(kept.map, in_place(d)), held, shapes, size, clusters)
+        return as_held | (shares_along(b, kept.made, held.made, shapes) & (b.by_channel or kept.made != BY_CHANNELS))
     fits = shapes.dealt == d
     if d == BY_IMAGES:
         return fits & (shapes.images * shapes.counts[0] == held.share)

@@ -18,7 +18,7 @@ from frustum.passes.analysis.unit_layers import UnitLayers, layers_of
 from frustum.passes.plan.model import APART_IN_PLACE
 from frustum.passes.plan.network.candidates import Candidates, Setting, UnitChoice
 from frustum.passes.plan.network.groups import Group
-from frustum.passes.plan.network.kept import Resident, is_read_whole, moved
+from frustum.passes.plan.network.kept import Resident, is_read_whole, moved, read_forms
 from frustum.passes.plan.network.layer_order import LayerOrder
 from frustum.passes.plan.network.prices import Answers, Priced, Prices, Question, Rows, Slower
 from frustum.passes.plan.network.tile_shapes import BY_COLUMNS, BY_ROWS, Ints
@@ -245,9 +245,10 @@ class GroupKeys:
         readers = list(order.reads_of(k, stop, len(order.nodes))) if order.maps[k].last_use >= stop else []
         left = bool(readers), any(r.joins for r in readers), any(r.by_channel for r in readers)
         whole = [is_read_whole(order, k, d, stop) for d in (BY_ROWS, BY_COLUMNS) if readers]
+        forms = read_forms(order, k, stop) if readers else ()
         reads = [read.map for read in order.nodes[k].reads]
         rates = tuple((self.rate(m, last, 2), self.apart[m] < stop) for m in reads)
-        return left, *whole, rates, self.rate(k, last, 2), self.rate(k, last, 3)
+        return left, *whole, forms, rates, self.rate(k, last, 2), self.rate(k, last, 3)
 
     def rate(self, number: int, last: int, dimension: int) -> Hashable:
         """As two numbers, which are compared faster than a fraction is made."""

@@ -364,6 +364,20 @@ def test_rows_go_to_clusters_by_channels():
     same_outputs(module, inputs, lowered)
 
 
+def test_who_reads_what_its_cluster_has_made_asks_for_nothing():
+    """Rows are sent by channels to one reader; another one reads them as they were made."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 8, 8), 8)
+    pooled, plain = net.layer(graph.PoolOp("avg", x, kernel=(8, 8))), net.conv(x, 4, 1, pads=(0, 0, 0, 0))
+    module, inputs = net.module(pooled, plain)
+    rows, channels, own = (Partition(*each) for each in (
+        ((1, 8, 2, 8), 2, 1), ((1, 2, 1, 1), 1, 1), ((1, 4, 2, 8), 2, 1),
+    ))  # fmt: skip
+    lowered = placed(as_units(module, "default", [Group((0,), rows, (0,)), Group((1,), channels), Group((2,), own)]))
+    assert sent_by(lowered) == {(a, b): 2 * 2 * 8 for a in range(4) for b in range(4) if a != b}
+    same_outputs(module, inputs, lowered)
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_send_that_is_missing_is_found(number):
     columns = Partition((1, 8, 16, 4), 3, 1)

@@ -56,3 +56,14 @@ def test_scores_are_wide_where_that_costs_hardly_anything(keys, is_wide):
     ExpandAttention("f16", "auto").apply(Context(), module)
     (op,) = [each for each in module.walk() if isinstance(each, g.AttentionOp)]
     assert (CARRY in op.attributes) == is_wide
+
+
+def test_scores_are_not_wide_where_cores_alone_have_much_more_to_do():
+    """Windows of 49 rows wait for DRAM if they are alone; in a network they may find their maps in SRAM."""
+    net = Net()
+    q, k, v = (net.input(16, 49, 96) for _ in range(3))
+    module, _ = net.module(net.layer(g.AttentionOp(q, k, v, heads=(3, 3), sizes=(32, 32), scale=0.2, is_merged=True)))
+    module = aimed(module, target("default"))
+    ExpandAttention("f16", "auto").apply(Context(), module)
+    (op,) = [each for each in module.walk() if isinstance(each, g.AttentionOp)]
+    assert CARRY not in op.attributes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from attention_nets import attention, check, of_planes
@@ -12,6 +14,10 @@ from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects import tile as t
+from frustum.dialects.isa.program import MAX_LOOPS
+from frustum.passes.analysis.unit_layers import layers_of
+from frustum.passes.plan.layer_work import work_of
+from frustum.passes.plan.pieces import plan_layer
 from frustum.runtime.machine import Machine
 from frustum.runtime.time.work import work
 
@@ -148,6 +154,16 @@ def test_the_only_piece_of_a_core_makes_scores_twice():
     """No loop has the next piece meanwhile: what is made again comes before what reads it."""
     (layer,) = check(*attention((1, 1), (2, 2), 8, 8), "tiny", "f16")
     assert layer.map.data.twice and layer.map.data.extent[3] * 4 == 8
+
+
+def test_what_a_core_makes_first_leaves_while_it_makes_the_rest():
+    """Of its share of the rows a core makes several pieces, though one would load keys and values once."""
+    module, _ = attention((4, 4), (32, 32), 1024, 1024)
+    (op,) = [each for each in module.walk() if isinstance(each, g.AttentionOp)]
+    (layer,) = layers_of([op]).layers
+    layer = replace(layer, maps=tuple(replace(own, element_bytes=2) for own in layer.maps), out_bytes=2)
+    plan = plan_layer(work_of(layer, (1, 32, 1, 1024)), target("default"), "unit", MAX_LOOPS)
+    assert plan.map.extent[3] < 1024 // target("default").cluster.cores
 
 
 def test_blocks_of_scores_made_twice_become_less():

@@ -10,7 +10,17 @@ from frustum.dialects import graph
 from frustum.passes.plan.network.candidates import Candidates, Setting
 from frustum.passes.plan.network.cuts import CutSearch
 from frustum.passes.plan.network.groups import FAR
-from frustum.passes.plan.network.kept import WHOLE, KeptMap, in_place, is_read_whole, send_cycles, shares_of
+from frustum.passes.plan.network.kept import (
+    TWO_FORMS,
+    WHOLE,
+    KeptMap,
+    as_made,
+    has_reader,
+    in_place,
+    is_read_whole,
+    send_cycles,
+    shares_of,
+)
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of
 from frustum.passes.plan.network.tile_shapes import BY_CHANNELS, BY_COLUMNS, BY_ROWS
 from frustum.runtime.reference.graph import network_of
@@ -38,6 +48,51 @@ def test_forms_say_their_dimension():
     assert KeptMap(0, BY_ROWS).dimension == BY_ROWS
     assert KeptMap(0, in_place(BY_ROWS)).is_in_place
     assert not KeptMap(0, BY_CHANNELS).is_in_place
+    assert all(KeptMap(0, in_place(d)).made is None for d in range(4))
+    both = [KeptMap(0, as_made(d, made)) for d, made in TWO_FORMS]
+    assert [(kept.dimension, kept.made) for kept in both] == list(TWO_FORMS)
+    assert all(kept.is_in_place for kept in both)
+
+
+def two_readers():
+    """A convolution of which one layer reads whole channels, another rows."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 16, 16), 64)
+    pooled = net.layer(graph.PoolOp("avg", x, kernel=(16, 16)))
+    return listed(net.module(pooled, net.conv(x, 64, 1, pads=(0, 0, 0, 0)))[0])
+
+
+def test_a_map_stays_as_it_was_made_for_one_reader_and_in_other_shares_for_another():
+    order, both = two_readers(), KeptMap(0, as_made(BY_CHANNELS, BY_ROWS))
+    setting = Setting(order, DEFAULT, DEFAULT.cluster.sram.capacity_bytes)
+    assert setting.send_cycles(both) == setting.send_cycles(KeptMap(0, in_place(BY_CHANNELS)))
+    groups = setting.groups_before(1), setting.groups_before(3)
+    assert frozenset({both}) in Candidates(next(groups[0].within(FAR)), setting).stays
+    (by_rows,) = [g for g in groups[1].within(FAR) if g.first == 2]
+    assert Candidates(by_rows, setting).allowed([both], are_made=False)
+    assert Candidates(setting.by_channels(2), setting).allowed([both], are_made=False)
+    assert not has_reader(order, both, 2), "of the two readers one is left"
+
+
+def test_of_what_is_made_in_turn_nobody_is_sent_shares():
+    """A cluster with its channels makes rows in passes; which are another's is not the same in all of them."""
+    order = two_readers()
+    setting = Setting(order, DEFAULT, DEFAULT.cluster.sram.capacity_bytes)
+    group = setting.by_channels(1)
+    found = Candidates(group, setting)
+    fits = found.masks([frozenset({KeptMap(0, in_place(BY_ROWS))})], are_made=True)[0]
+    assert fits.any()
+    assert not (fits & (found.is_roll | (found.rows > 1))).any()
+
+
+def test_shares_that_no_layer_can_read_do_not_stay():
+    """A mean needs all rows."""
+    net = Net()
+    x = net.conv(net.input(1, 4, 16, 16), 64)
+    order = listed(net.module(net.layer(graph.ReduceOp("mean", x, (2, 3))))[0])
+    assert not has_reader(order, KeptMap(0, BY_ROWS), 1)
+    assert has_reader(order, KeptMap(0, in_place(BY_CHANNELS)), 1)
+    assert has_reader(order, KeptMap(0, WHOLE), 1)
 
 
 def test_a_map_of_one_position_has_no_rows_to_share():
