@@ -21,6 +21,7 @@ from xdsl.dialects.builtin import DenseArrayBase
 
 from frustum.backend.waits.loop_tree import Instruction as Plain
 from frustum.backend.waits.read_code import Code, Section
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.operations import ConvOp, CopyOp, DepthwiseOp
 from frustum.dialects.isa.program import ELEMENT_BYTES
@@ -29,6 +30,8 @@ from frustum.dialects.target.durations import Convolution, matrix_work
 
 PARTS = 16
 """Parts of a loop: more of them change the order of places found on the zoo no more."""
+MOST_PARTS = 128
+"""Where the copies of a buffer hold less than two of these parts: as many more as it takes, or so many."""
 
 
 @dataclass
@@ -92,7 +95,7 @@ class CostModel:
         self, child: _Child, engine: float, computed: float, free: Callable[[int], float]
     ) -> tuple[float, float]:
         """When the engine that loads and stores, and the computation, are done with a child."""
-        parts = min(PARTS, max((t.executions for t in child.transfers), default=1))
+        parts = self.parts(child)
         ends: list[float] = []
         frees = [free(t.buffer) if t.is_load else 0.0 for t in child.transfers]
         for part in range(parts):
@@ -114,6 +117,16 @@ class CostModel:
                 if not transfer.is_load:
                     engine = max(engine, computed) + transfer.cycles / parts
         return engine, computed
+
+    def parts(self, child: _Child) -> int:
+        """In how many parts a child is looked at: of what a loop loads two lie in SRAM at a time, if it has copies."""
+        rings = (
+            ceil_div(2 * t.executions, self.code.buffers[t.buffer].depth)
+            for t in child.transfers
+            if t.is_load and self.code.buffers[t.buffer].depth > 1
+        )
+        most = max((t.executions for t in child.transfers), default=1)
+        return min(max(PARTS, min(MOST_PARTS, max(rings, default=0))), most)
 
     # ------------------------------------------------------------ what children are
 

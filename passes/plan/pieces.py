@@ -198,12 +198,18 @@ def with_weights(pieces: ProductPieces, cycles: Ints, *, is_alone: bool) -> Ints
     if residency == "stream" and work.has_images and not is_alone:  # copies are free when chunks have gone on
         latency = target.chip.dram.latency_cycles + 2 * target.cluster.sram.latency_cycles
         from_dram = np.maximum(from_dram, fills.times * (load + pieces.filled + latency) // STREAM_COPIES)
-    return np.where(is_streamed, np.maximum(cycles, from_dram + last_chunk(pieces, from_dram)) + padding, cycles)
+    behind = behind_weights(pieces, load, from_dram)
+    return np.where(is_streamed, np.maximum(cycles, from_dram + behind) + padding, cycles)
 
 
-def last_chunk(pieces: ProductPieces, from_dram: Ints) -> Ints:
-    """Cycles behind the last of the weights, where the cores have one piece of the result, which leaves at the end, and
-    compute for a good part of the time: all others hide it, or have so little of it that longer runs are worth more."""
-    computing = pieces.of_outputs * pieces.all_computing
-    shows = (pieces.in_space * pieces.of_outputs == 1) & (computing > COMPUTED_SHARE * from_dram)
-    return (pieces.filled + computing // np.maximum(pieces.chunks, 1)) * shows
+def behind_weights(pieces: ProductPieces, load: Ints, from_dram: Ints) -> Ints:
+    """Cycles beside those in which weights come in chunks that take so long to load: what the cores do with the last
+    chunk, and what small chunks wait for the latency of DRAM.  Where weights take longer than computing, and where the
+    cores have one piece of the result, which leaves at the end; all others hide it, and what computes for little of
+    the time gains more by longer runs."""
+    target, computing = pieces.target, pieces.of_outputs * pieces.all_computing
+    shows = (pieces.in_space * pieces.of_outputs == 1) | (computing < from_dram)
+    shows &= computing > COMPUTED_SHARE * from_dram
+    on_the_way = (load + target.chip.dram.latency_cycles) // target.transfers.in_flight
+    late = np.maximum(pieces.fills.times * on_the_way - from_dram, 0)
+    return (pieces.filled + pieces.all_computing // np.maximum(pieces.chunks, 1) + late) * shows

@@ -42,6 +42,16 @@ def test_a_loop_takes_as_long_as_what_takes_longest_in_it():
     assert cost_model.cycles({code.numbers[ring.buffer]: 0}) == pytest.approx(LOADED + passes * MOVED)
 
 
+@pytest.mark.parametrize("depth", [2, 5, 32])
+def test_copies_that_are_few_for_many_passes_let_loads_run_ahead_too(depth):
+    """Of 64 passes a part of a loop would be more than what lies in SRAM."""
+    passes, x = 64, ExternalOp("x", "weight", 4 * WORDS, (WORDS,), "f32")
+    ring, near = AllocOp("sram", 4 * WORDS, depth), AllocOp("nram", 4 * WORDS, 2)
+    body = [ring, near, sized(copy("gdma", x, ring)), sized(copy("mvdma", ring, near, stage=1))]
+    code, cost_model = forecast_of(x, RepeatOp(passes, Region(Block(body))))
+    assert cost_model.cycles({code.numbers[ring.buffer]: 0}) < 1.1 * passes * MOVED
+
+
 @pytest.mark.parametrize("apart", [True, False])
 def test_a_load_waits_for_those_who_use_what_had_its_bytes_before(apart):
     """Two loads, each with what uses it: side by side the second comes while the first is used."""

@@ -249,3 +249,29 @@ def test_small_chunks_of_streamed_weights_wait_for_dram_in_units_of_several_pass
     assert several.cycles >= times * (load_cycles + latency) / 2
     # In one pass chunks have more copies, and the latency is behind them.
     assert one.cycles < times * (load_cycles + latency) / 2
+
+
+def weights_of_tokens(outputs, inputs, dram_latency):
+    """The plan of a product of 128 tokens whose weights are streamed, on `default` with this latency of DRAM."""
+    machine, size = load("default"), 2
+    dram = replace(machine.memory("dram"), latency_cycles=dram_latency)
+    machine = replace(machine, chip=replace(machine.chip, dram=dram))
+    accesses = ((SAME, Whole(inputs), SAME, SAME),)
+    work = LayerWork(
+        True, (1, outputs, 1, 128), accesses, (size,), size, channels=inputs, group_outputs=outputs, weight_bytes=size
+    )  # fmt: skip
+    found = plan.plan_layer(work, machine, "stream", MAX_LOOPS)
+    assert found is not None
+    chunk = found.stream_bytes // 2
+    return found, chunk / machine.memory("dram").port_bytes_per_cycle
+
+
+def test_chunks_of_streamed_weights_are_small_where_the_cores_are_busy_and_as_long_as_dram_takes():
+    """The result has two pieces in each core; what is done with the last chunk shows, and so does that DRAM has only so
+    many transfers in flight."""
+    found, cycles = weights_of_tokens(3072, 768, 200)
+    assert found.map.extent[1] < 3072 // 4
+    in_flight = load("default").transfers.in_flight
+    assert 200 / (in_flight - 1) <= cycles < 1000
+    _, longer = weights_of_tokens(3072, 768, 4000)
+    assert longer >= 4000 / (in_flight - 1)
