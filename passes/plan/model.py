@@ -222,6 +222,9 @@ MOST_KEPT = 3
 # Times the cycles in which the DRAM port moves a byte: what a byte weighs where the most promising states are those
 # with few cycles; bytes first are a share of their own.
 BYTE_WEIGHTS = (0.0, 1.0, 4.0)
+# Share of the bytes that may be moved by which states of a cut with the same maps in SRAM differ, where there are more
+# than are looked at: a diffusion block takes 59,573 cycles on `default` where all count, 53,932 so.
+ALIKE_BYTES = 0.001
 # States of a cut in the search that finds an order and a bound, of large networks, of very large ones.  No measurement
 # of single ones is recorded; `benchmarks/README.md` has the seconds that planning takes with them.
 QUICK_STATES = 6

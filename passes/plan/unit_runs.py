@@ -20,6 +20,7 @@ from frustum.dialects.extents import ceil_div, replaced
 from frustum.dialects.isa.program import MAX_LOOPS
 from frustum.dialects.tile import INPUTS, Access, Axis, Residency, SubMap, Whole
 from frustum.dialects.unit import Partition
+from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.piece_nest import of_whole_groups
 from frustum.passes.analysis.project import ROWS, Unprojectable
 from frustum.passes.analysis.roll import COLUMNS
@@ -240,6 +241,8 @@ class Trees:
         access = layer.maps[k].access
         if i is None or most < 1 or not self.is_inner(i) or not self.may_read(access):
             return [None]
+        if self.unit.layers[i].kind.is_copied and not reads_all_channels(layer, k):
+            return [None]
         if not self.unit.layers[i].kind.is_place:
             return [None, *(self.trees(i, most) if self.may_stay(i) else ())]
         parts = [source.layer for source in self.unit.sources[i]]
@@ -296,3 +299,9 @@ class Trees:
 
     def cycles_of(self, j: int) -> float:
         return self.plan_of(j).cycles
+
+
+def reads_all_channels(layer: Layer, k: int) -> bool:
+    """Whether a layer's result needs all channels of operand k: of what is loaded as it is read none is left out."""
+    axis, channels = layer.maps[k].access[CHANNELS], layer.maps[k].dims[CHANNELS]
+    return isinstance(axis, Whole) or (axis.low == 0 and axis.extent(layer.out_dims[CHANNELS]) >= channels)

@@ -25,7 +25,7 @@ from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.dialects.tile import Whole
 from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.project import tile_counts
-from frustum.passes.plan.model import BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
+from frustum.passes.plan.model import ALIKE_BYTES, BYTE_WEIGHTS, MOST_STATES, OVERLAPPED
 from frustum.passes.plan.network.candidates import HUGE, Setting, UnitChoice
 from frustum.passes.plan.network.cut_states import Cut, CutState, Lengths
 from frustum.passes.plan.network.kept import NOTHING, WHOLE, KeptMap, Resident, place_for, written_over
@@ -327,6 +327,29 @@ def read_again(search: CutSearch, stop: int, sets: Sequence[Resident]) -> list[i
 
 def thinned(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints) -> Ints:
     """The places of the most promising of the states of a cut: numbers of their sets of maps, bytes, cycles."""
+    if states.shape[1] <= search.most_states:
+        return np.arange(states.shape[1])
+    apart = unlike(states, search.bound) if search.within_bound else np.arange(states.shape[1])
+    return apart[promising(search, stop, sets, states[:, apart])]
+
+
+def unlike(states: Ints, bound: int) -> Ints:
+    """Of states with the same maps in SRAM and next to the same bytes the fastest: many that hardly differ would leave
+    no room for other maps.  They are in the order of `frontier_of`: cycles fall as bytes rise."""
+    maps, bytes_, _ = states.tolist()
+    step = int(ALIKE_BYTES * min(bound, max(bytes_)))
+    found, first = [0], 0
+    for k in range(1, len(maps)):
+        if maps[k] == maps[first] and bytes_[k] <= bytes_[first] + step:
+            found[-1] = k
+        else:
+            found.append(k)
+            first = k
+    return np.array(found)
+
+
+def promising(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints) -> Ints:
+    """The places of those that take the fewest bytes, or cycles with a byte as so many, and what is to be read."""
     maps, bytes_, cycles = states
     if len(maps) <= search.most_states:
         return np.arange(len(maps))
@@ -341,10 +364,8 @@ def thinned(search: CutSearch, stop: int, sets: Sequence[Resident], states: Ints
     by_least = np.lexsort(least[::-1])
     if search.within_bound:
         share = ceil_div(search.most_states, len(BYTE_WEIGHTS) + 1)
-        promising = [
-            np.argsort(cycles + weight / rate * moved, kind="stable")[:share] for weight in BYTE_WEIGHTS
-        ]
-        chosen = np.concatenate([*promising, by_least[:share]])
+        quickest = [np.argsort(cycles + weight / rate * moved, kind="stable")[:share] for weight in BYTE_WEIGHTS]
+        chosen = np.concatenate([*quickest, by_least[:share]])
     else:
         chosen = by_least[: search.most_states]
     # What stays may fit nobody behind: there is a way on from nothing staying, always.

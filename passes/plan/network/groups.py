@@ -59,7 +59,7 @@ class Group:
     shapes: TileShapes
     valid: Mask
     inside: Ints
-    """Bytes of maps that neither enter nor leave, and of constants."""
+    """Bytes of maps that neither enter nor leave."""
     inputs: list[Boundary]
     outputs: list[Boundary]
     late: Ints
@@ -68,7 +68,6 @@ class Group:
     vector_bytes: int
     weights: tuple[int, ...]
     """Of each layer that has any, ascending; what one cluster holds of them."""
-    constant_bytes: int
     work: Ints
     """Cycles of one pass."""
     spent: Ints
@@ -108,7 +107,6 @@ class GroupsBefore:
         self.factors: dict[int, Read] = {}
         """Maps that a product of two maps reads as both of its factors: how it reads the second one."""
         self.vector_bytes: int = 0
-        self.constant_bytes: int = 0
         self.weights: list[int] = []
         self.known_inputs: dict[int, tuple[tuple[object, ...], Boundary]] = {}
         """With what they rest on: most are the same of a group and of the next larger one."""
@@ -146,10 +144,6 @@ class GroupsBefore:
 
     def ask(self, reader: GroupLayer, read: Read) -> bool:
         """Let a layer ask for one of its operands; False where the group cannot be a unit."""
-        if self.order.maps[read.map].is_constant:
-            self.buffers.rings = self.buffers.rings + aligned(read.bytes)
-            self.constant_bytes += read.bytes
-            return True
         if not read.joins:
             self.read_apart.add(read.map)
             others = [each for each in reader.node.reads if each.map == read.map]
@@ -178,7 +172,7 @@ class GroupsBefore:
         outputs = [replace(b, spare=total - before[b.map]) for b in self.buffers.stored.values()]
         return Group(
             first, self.stop, shapes, valid, inside, inputs, outputs, needs.late, needs.behind, self.vector_bytes,
-            tuple(self.weights), self.constant_bytes, total, self.work.spent, needs.dims[1],
+            tuple(self.weights), total, self.work.spent, needs.dims[1],
             self.work.energy_pj, needs.raster.steps(shapes.counts[2], list(needs.of_map)),
         )  # fmt: skip
 
@@ -206,7 +200,8 @@ class GroupsBefore:
         first, end = self.needs.channels[number]
         moves_down = (rows.step != 0) & (shapes.counts[1] > 1)
         moves_right = (columns.step != 0) & (shapes.counts[2] > 1)
-        is_fixed = ~moves_down & ~moves_right & (shapes.counts[0] == 1)
+        goes_on = (shapes.counts[0] > 1) & (images == self.needs.dims[0])  # else one map is that of all images
+        is_fixed = ~moves_down & ~moves_right & ~goes_on
         rolls = shapes.is_roll & (need.lead > -FAR)
         copies = np.where(is_fixed & ~rolls, 1, self.buffers.copies)
         if number in self.buffers.place_of:
@@ -221,7 +216,9 @@ class GroupsBefore:
         # tiles run row by row: strips that are all alike are loaded once for each row of tiles
         down = np.where(~moves_down & moves_right & ~shapes.is_roll, down * shapes.counts[1], down)
         right = self.needs.raster.loaded(number, width, columns.covered(shapes.tiles[1], width))
+        right = np.where(rolls & ~moves_right, right * shapes.counts[2], right)  # steps run strip by strip
         moved = right * down * (end - first) * images * read.element_bytes
+        moved = moved * np.where(goes_on | (is_fixed & ~rolls), 1, shapes.counts[0])  # begun anew for each image
         late = np.where(need.lead > -FAR, ceil_div(need.lead, made), 0)
         joins = number not in self.read_apart  # by layers of this group; what others read of it is their affair
         inside = self.needs.raster.inside(number, columns.extent)

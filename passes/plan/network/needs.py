@@ -253,7 +253,8 @@ class GroupNeeds:
     def pull(self, reader: GroupLayer, read: Read) -> None:
         """Let a layer ask for what it needs of a map."""
         number, axis, need, is_roll = read.map, read.rows, reader.need, self.shapes.is_roll
-        self.parts.join(reader.number, number)
+        if not self.order.maps[number].is_constant:
+            self.parts.join(reader.number, number)
         self.raster.pull(reader.number, read)
         lead, oldest = np.full(self.size, -FAR), np.full(self.size, FAR)
         if not isinstance(axis, Whole):

@@ -65,6 +65,12 @@ def grouped(net):
     return net.conv(net.conv(groups, 24, groups=24), 24, 1, groups=2, act="relu")
 
 
+def some_of_shuffled(net):
+    """Channels that begin and end inside of those that follow each other in a shuffle."""
+    groups = net.layer(graph.ShuffleOp(net.input(1, 6, 11, 8), 2))
+    return net.unary("sigmoid", net.layer(graph.PickOp(groups, (0, 1, 0, 0), (1, 4, 11, 4), (1, 1, 1, 2))))
+
+
 NETWORKS = (
     conv_then_pool,
     depthwise_then_pointwise,
@@ -73,8 +79,9 @@ NETWORKS = (
     fire,
     shuffled,
     grouped,
+    some_of_shuffled,
 )
-POLICIES = {shuffled: "optimal", grouped: "optimal"}
+POLICIES = {shuffled: "optimal", grouped: "optimal", some_of_shuffled: "optimal"}
 """Of networks whose layers other policies do not fuse."""
 
 

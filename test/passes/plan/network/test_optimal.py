@@ -23,7 +23,7 @@ from frustum.passes.analysis.module import node_name
 from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.network import optimal
 from frustum.passes.plan.network.candidates import Setting
-from frustum.passes.plan.network.cuts import CutSearch
+from frustum.passes.plan.network.cuts import CutSearch, unlike
 from frustum.passes.plan.network.kept import place_for
 from frustum.passes.plan.network.known_prices import KnownPrices
 from frustum.passes.plan.network.layer_order import ops_of_section, order_of, orders
@@ -327,3 +327,11 @@ def test_layers_that_may_lie_where_their_operand_did():
     others = [net.layer(attention), net.conv(x, 4), net.pool("max", x)]
     assert all(place_for(layer_of(value.owner)) is not None for value in works)
     assert all(place_for(layer_of(value.owner)) is None for value in others)
+
+
+def test_of_states_that_hardly_differ_the_fastest_is_looked_at():
+    """Of a thousand bytes one is next to nothing: less than that for all that is left out, and not between maps."""
+    maps, bytes_ = [0, 0, 0, 0, 1, 1], [10_000, 10_005, 10_009, 10_015, 10_015, 10_400]
+    states = np.array([maps, bytes_, [90, 80, 70, 60, 60, 50]], np.int64)
+    assert unlike(states, 10_000).tolist() == [2, 3, 4, 5]
+    assert unlike(states, 1_000).tolist() == [0, 1, 2, 3, 4, 5]
