@@ -11,7 +11,7 @@ LIMITS = {
     # 35,944 before what keeps the machine busy; 42,310 before every layer fused; 51,000 before pages of runs; 57,700
     # before windowed attention, heads in chunks, tiles of several tensors and attention of integers; 59,500 before
     # norms in place, convolutions and results in parts, and depthwise layers on both units of a core
-    "lines of code": 62_000,
+    "lines of code": 62_500,
     "files": 460,
     "longest file": 480,
     "longest class": 250,

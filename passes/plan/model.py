@@ -236,6 +236,12 @@ LENGTHS = (12, 24, 48)
 # Share that a chunk of a hidden map takes of what the maps around it leave of SRAM, and how many chunks there are at
 # most: a layer of 512 tokens in 2 MiB of `df` moves 17.3 MB in chunks of half, 21.2 MB of three quarters.
 HIDDEN_SHARE, MOST_CHUNKS = 0.5, 32
+# Share that such a chunk takes of what a band of rows leaves of SRAM, where there is no room for all rows and time is
+# to be least; what rows of a band and channels of a chunk are a multiple of, to fill lines and lanes; how many bands
+# there are at most.  1,024 rows of 320 and 1,280 channels in f16 on `edge`, 2.61 million cycles without: in 4
+# bands of 256 rows 2.07 million with chunks of 96 channels, 2.12 of 64, 2.30 of 128, 2.28 of 80; in 3 bands, beside
+# which 48 channels take half of the rest, 3.31 million, with 6.2 MB instead of 7.9.
+BAND_SHARE, BAND_STEP, MOST_BANDS = 0.25, 16, 16
 # Share that the channels of a hidden map which stay take of what the maps around leave of SRAM, the fewest that stay,
 # and the part of all that other parts have at least: a block of ViT on `edge` moves 17.81 MB with none, 17.61 with 256
 # of 3072 channels.  Modelled cycles are 4.05 million without, 4.13 with the other 2816 as one part, 3.90 as two.

@@ -10,10 +10,11 @@ from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.utils.exceptions import PassFailedException
 
-from frustum.dialects.graph import WeightOp
+from frustum.dialects.graph import PartOp, ReshapeOp, WeightOp
 from frustum.dialects.module import COST_PARTS, MAP, numbers, numbers_of
 from frustum.dialects.tile import MapAttr
 from frustum.dialects.unit import PartitionAttr, UnitOp, YieldOp
+from frustum.passes.analysis.foreign import sections_of
 from frustum.passes.analysis.layer import is_move
 from frustum.passes.analysis.module import readers_in_network
 from frustum.passes.plan.cost import CostParts
@@ -84,6 +85,28 @@ def wrap(
         value.replace_uses_with_if(result, lambda use: use.operation not in inside)
     body.add_op(YieldOp(outputs))
     return unit
+
+
+def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
+    """Put the layers of a section in this order, and every reshape, and part of an input, before its first reader."""
+    own = [op for op, behind in sections_of(block).items() if behind is section]
+    waiting = {op for op in own if isinstance(op, (ReshapeOp, PartOp))}
+    end = own[-1].next_op if own else None
+    assert end is not None  # a network ends with its outputs
+
+    def place(op: Operation) -> None:
+        waiting.discard(op)
+        for operand in op.operands:
+            if isinstance(operand.owner, Operation) and operand.owner in waiting:
+                place(operand.owner)
+        op.detach()
+        block.insert_op_before(op, end)
+
+    for op in ops:
+        place(op)
+    for op in own:
+        if op in waiting:
+            place(op)
 
 
 def operands_of(ops: Sequence[Operation]) -> tuple[list[SSAValue], list[WeightOp]]:

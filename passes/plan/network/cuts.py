@@ -428,7 +428,8 @@ def surely_read(order: LayerOrder) -> list[int]:
             shares[map_.number] = shares[map_.last_use]  # perhaps a name, and read as part of it
         elif reader is not None and reader.layer is not None:
             reads = [read for read in reader.reads if read.map == map_.number]
-            shares[map_.number] = READ_AT_LEAST * any(is_read_throughout(read) for read in reads)
+            throughout = max((read.bytes for read in reads if is_read_throughout(read)), default=0)
+            shares[map_.number] = READ_AT_LEAST * min(throughout / map_.bytes, 1)
         found.append(int(shares[map_.number] * map_.bytes))
     return found[::-1]
 

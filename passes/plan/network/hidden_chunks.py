@@ -166,12 +166,17 @@ def may_go_in_parts(op: g.ConvOp) -> bool:
 def chunk_of(hidden: Hidden, sram_bytes: int) -> int | None:
     """Channels of a chunk: the most that divide the hidden map and take at most `model.HIDDEN_SHARE` of what the maps
     around it leave of SRAM; None where too few do."""
-    read = dict.fromkeys([product.a for product in hidden.products])
-    around = sum(aligned(value_bytes(value)) for value in (*read, hidden.sums.result))
-    each = value_bytes(hidden.sums.a) // hidden.channels * len(hidden.products)
-    most = int(model.HIDDEN_SHARE * (sram_bytes - around)) // each
-    least = ceil_div(hidden.channels, model.MOST_CHUNKS)
+    most, least = limits_of_chunks(hidden, sram_bytes, model.HIDDEN_SHARE)
     return next((c for c in range(min(most, hidden.channels // 2), least - 1, -1) if hidden.channels % c == 0), None)
+
+
+def limits_of_chunks(hidden: Hidden, sram_bytes: int, share: float, part: float = 1.0) -> Range:
+    """The most channels of a chunk that take at most a share of what the maps around it leave of SRAM, and the fewest
+    that a chunk has; where all maps have this part of their rows."""
+    read = dict.fromkeys([product.a for product in hidden.products])
+    around = sum(aligned(math.ceil(part * value_bytes(value))) for value in (*read, hidden.sums.result))
+    each = part * value_bytes(hidden.sums.a) / hidden.channels * len(hidden.products)
+    return int(share * (sram_bytes - around) / each), ceil_div(hidden.channels, model.MOST_CHUNKS)
 
 
 @dataclass
@@ -181,6 +186,8 @@ class PartWriter:
     last: Operation
     store: WeightStore
     made: list[Operation] = field(default_factory=list)
+    constants: dict[tuple[object, ...], SSAValue] = field(default_factory=dict)
+    """Parts of constants that there are already."""
 
     def instead_of(self, result: SSAValue, ops: Sequence[Operation]) -> InChunks:
         """Take these layers out, the last one first, whose result is this one now."""
@@ -232,6 +239,13 @@ class PartWriter:
 
     def constant(self, wholes: Sequence[SSAValue], axis: int, ranges: Sequence[Range]) -> SSAValue:
         """Some positions of constants along an axis, [first, stop) of each, behind each other."""
+        number = (*wholes, axis, *ranges)
+        if number not in self.constants:
+            self.constants[number] = self.new_constant(wholes, axis, ranges)
+        return self.constants[number]
+
+    def new_constant(self, wholes: Sequence[SSAValue], axis: int, ranges: Sequence[Range]) -> SSAValue:
+        """The same, put before the last layer."""
         keys, held, is_measured = [], 0, True
         for whole, (first, stop) in zip(wholes, ranges, strict=True):
             assert isinstance(whole.owner, g.WeightOp)
@@ -275,7 +289,7 @@ class HiddenChunks:
         sums = self.hidden.sums
         result: SSAValue | None = None
         for first in range(0, self.hidden.channels, self.width):
-            stop = first + self.width
+            stop = min(first + self.width, self.hidden.channels)
             part, is_last = self.writer.part(self.hidden, (first, stop)), stop == self.hidden.channels
             result = self.writer.share(sums, part, (first, stop), result, is_last=is_last)
         assert result is not None

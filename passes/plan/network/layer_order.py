@@ -271,6 +271,8 @@ class _Reading:
 
     def map_of(self, value: SSAValue) -> int:
         root = g.root_of(value)
+        while isinstance(root.owner, g.PartOp) and isinstance(whole := g.root_of(root.owner.x).owner, Operation):
+            root = whole.results[0]  # rows of what a layer makes
         if root not in self.numbers:
             number = self.numbers[root] = len(self.maps)
             self.maps.append(

@@ -19,7 +19,7 @@ from frustum.dialects.choices import Optimise
 from frustum.dialects.module import RESERVED
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.analysis.foreign import gather, sections_of
+from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice, values_of
@@ -49,8 +49,9 @@ from frustum.passes.plan.network.trials.norms_apart import norms_apart
 from frustum.passes.plan.network.trials.norms_in_place import norms_in_place
 from frustum.passes.plan.network.trials.parts_beside import is_dearer, moved_bytes, with_room
 from frustum.passes.plan.network.trials.planes_by_rows import planes_by_rows
+from frustum.passes.plan.network.trials.row_bands import in_bands
 from frustum.passes.plan.network.trials.stored_parts import Again, name_parts
-from frustum.passes.plan.unit_ops import annotate, readers_between, wrap
+from frustum.passes.plan.unit_ops import annotate, in_order, readers_between, wrap
 
 
 def fuse_optimal(
@@ -207,6 +208,18 @@ def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
     """The plan, or a better one in which hidden maps of products that go through DRAM are made and read in chunks."""
     return with_chunks(planner, plan, in_chunks, is_spread=True)
+
+
+def with_rows_in_bands(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
+    """The plan, or a better one in which hidden maps that go through DRAM are made in chunks for some rows after the
+    others; where time is to be least, none of which cycles rise by a larger factor than bytes fall."""
+    shares = (model.HIDDEN_SHARE,) if planner.options.optimise == "bytes" else (model.BAND_SHARE, model.HIDDEN_SHARE)
+    for share in shares:
+        dearest = lambda other: plan.dram_bytes / other.dram_bytes  # noqa: E731
+        better = with_chunks(planner, plan, partial(in_bands, share=share), dearest)
+        if better is not plan:
+            return better
+    return plan
 
 
 def with_large_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
@@ -377,8 +390,8 @@ def with_images_apart(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 
 TRIALS = (
     with_places, with_maps_again, with_copied_inputs, with_inputs_in_chunks, with_norms_apart, with_heads_in_chunks,
-    with_joint_maps, with_hidden_in_chunks, with_norms_in_place, with_large_in_chunks, with_hidden_held,
-    with_planes_by_rows, with_finer_windows, with_room_for_parts, with_images_apart,
+    with_joint_maps, with_hidden_in_chunks, with_norms_in_place, with_rows_in_bands, with_large_in_chunks,
+    with_hidden_held, with_planes_by_rows, with_finer_windows, with_room_for_parts, with_images_apart,
 )  # fmt: skip
 """Changes of the network that are planned in turn, each of what the ones before have left."""
 
@@ -428,28 +441,6 @@ def write_units(plan: NetworkPlan, first: int, reasons: Sequence[str]) -> None:
             annotate(written, layers, unit.plan, is_small=unit.plan.partition.depth == 1)
         if plan.reserved and plan.reserved[number - first]:
             written.attributes[RESERVED] = IntegerAttr(plan.reserved[number - first], i64)
-
-
-def in_order(block: Block, ops: Sequence[Operation], section: Operation | None = None) -> None:
-    """Put the layers of a section in this order, and every reshape, and part of an input, before its first reader."""
-    own = [op for op, behind in sections_of(block).items() if behind is section]
-    waiting = {op for op in own if isinstance(op, (g.ReshapeOp, g.PartOp))}
-    end = own[-1].next_op if own else None
-    assert end is not None  # a network ends with its outputs
-
-    def place(op: Operation) -> None:
-        waiting.discard(op)
-        for operand in op.operands:
-            if isinstance(operand.owner, Operation) and operand.owner in waiting:
-                place(operand.owner)
-        op.detach()
-        block.insert_op_before(op, end)
-
-    for op in ops:
-        place(op)
-    for op in own:
-        if op in waiting:
-            place(op)
 
 
 def stopped_by(plan: NetworkPlan, number: int) -> str:
