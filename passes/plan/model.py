@@ -83,6 +83,11 @@ RUN_GAIN = 0.99
 QUEUED = 1
 # Times the bytes of a unit over the DRAM port: steps of more rows may read rows of which nothing is made.
 RUN_BYTES = 1.005
+# Strips across those that are dealt to clusters, at least, where others than the search's are taken for the cores: of
+# few, what is made and stored at the ends counts for more than the model has it.  A group norm with a convolution of
+# 64 x 160 x 100 (f16, `default`) takes 67.5 k cycles in 2 strips and 60.9 k in 3; 128 x 128 x 128 209.0 k in 8 and
+# 241.9 k in 12.
+FEWEST_STRIPS = 4
 # Two units that follow each other are one where their cores have less than this part of their cycles to do:
 # SqueezeNet on the default target went from 50.3 to 45.7 k cycles, Inception v1 from 230 to 219 k.  At 0.95 a U-Net of
 # 128 x 128 took 44,164 cycles instead of 43,689, three blocks of ConvNeXt 68,960 instead of 68,185, and a Conv-TasNet

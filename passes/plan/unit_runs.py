@@ -27,7 +27,7 @@ from frustum.passes.analysis.roll import COLUMNS
 from frustum.passes.analysis.unit_layers import UnitLayers
 from frustum.passes.plan.cost import CutUnit, UnitCost, stored_bytes
 from frustum.passes.plan.layer_work import LayerPlan, can_run
-from frustum.passes.plan.model import MOST_IN_RUN, RUN_BYTES, RUN_GAIN, STEPS_OF_RUNS
+from frustum.passes.plan.model import FEWEST_STRIPS, MOST_IN_RUN, RUN_BYTES, RUN_GAIN, STEPS_OF_RUNS
 from frustum.passes.plan.run_layers import CHANNELS, Member, Side
 from frustum.passes.plan.runs import RunPlan, plan_run
 from frustum.passes.plan.unit import layer_plans
@@ -128,19 +128,21 @@ def partitions(cut: CutUnit, maps: Sequence[SubMap | None]) -> Iterator[Partitio
 
 def other_strips(cut: CutUnit) -> Iterator[Partition]:
     """Equal strips of whole rows, or of whole columns, as many as the unit has tiles of an image, or down to half as
-    many; not along what is dealt to clusters.  Which strips the cores like best depends on the pieces of their runs,
-    which the search over tiles does not know.  On one cluster none: what its units leave of SRAM goes to parts of
+    many; of what is dealt to clusters as much as now.  Which strips the cores like best depends on the pieces of their
+    runs, which the search over tiles does not know.  On one cluster none: what its units leave of SRAM goes to parts of
     tensors (`lower/hold_parts.py`), and a block of MobileNet (mb_16x112k3s2 in f16 on `edge`) moves 1.16 times the
     bytes with strips for the cores."""
     partition, dims, counts = cut.partition, cut.unit.out.out_dims, cut.projection.counts
     tiles = counts[ROWS] * counts[COLUMNS]
     if cut.target.chip.clusters == 1 or tiles == 1 or counts[CHANNELS] > 1 or partition.inside or partition.depth == 1:
         return
-    is_dealt = partition.clusters in (ROWS, COLUMNS)
-    whole = replaced(replaced(partition.tile, ROWS, dims[ROWS]), COLUMNS, dims[COLUMNS])
+    whole, fewest = partition.tile, FEWEST_STRIPS if partition.clusters in (ROWS, COLUMNS) else 2
+    for d in (ROWS, COLUMNS):
+        if d != partition.clusters:
+            whole = replaced(whole, d, dims[d])
     for d, strips in itertools.product((ROWS, COLUMNS), range(ceil_div(tiles, 2), tiles + 1)):
         tile = replaced(whole, d, dims[d] // strips)
-        if strips > 1 and dims[d] % strips == 0 and not is_dealt and tile != partition.tile:
+        if d != partition.clusters and strips >= fewest and dims[d] % strips == 0 and tile != partition.tile:
             yield replace(partition, tile=tile)
 
 

@@ -133,24 +133,39 @@ def borders_of(order: LayerOrder, map_: Map, d: int, share: int, clusters: int) 
     """Positions before and behind its share that layers need which are shared out along the same dimension."""
     before = behind = 0
     size = order.layer(map_.number).out_dims[d]
-    for k in map_.users:
+    for layer, axis in windows_of(order, map_.number, d):
+        own = ceil_div(layer.out_dims[d], clusters)
+        if own * axis.num == share * axis.den:
+            before = max(before, -axis.low)
+            behind = max(behind, own_extent(axis, own) + axis.low - share)
+            continue
+        for cluster in range(clusters):
+            start = own * cluster * axis.num // axis.den + axis.low
+            first, end = max(0, start), min(size, start + own_extent(axis, own))
+            if first < end:
+                before = max(before, share * cluster - first)
+                behind = max(behind, end - share * (cluster + 1))
+    return before, behind
+
+
+def windows_of(order: LayerOrder, number: int, d: int) -> Iterator[tuple[Layer, Axis]]:
+    """The layers that read a map along a dimension, and what they need of it there; also those that read what is made
+    of it channel by channel, for they may do so in one unit: so norms of planes are made where they are read."""
+    for k in order.maps[number].users:
         node = order.nodes[k]
         for read in node.reads:
             axis = read.rows if d == BY_ROWS else read.columns
-            if read.map != map_.number or node.layer is None or isinstance(axis, Whole) or not read.joins:
+            if read.map != number or node.layer is None or isinstance(axis, Whole) or not read.joins:
                 continue
-            own = ceil_div(node.layer.out_dims[d], clusters)
-            if own * axis.num == share * axis.den:
-                before = max(before, -axis.low)
-                behind = max(behind, own_extent(axis, own) + axis.low - share)
-                continue
-            for cluster in range(clusters):
-                start = own * cluster * axis.num // axis.den + axis.low
-                first, end = max(0, start), min(size, start + own_extent(axis, own))
-                if first < end:
-                    before = max(before, share * cluster - first)
-                    behind = max(behind, end - share * (cluster + 1))
-    return before, behind
+            yield node.layer, axis
+            if axis == SAME and changes_channels(node.layer):
+                yield from windows_of(order, k, d)
+
+
+def changes_channels(layer: Layer) -> bool:
+    """Whether each channel is changed by a number of its own, or all by one."""
+    is_one = [max(m.dims[2:]) == 1 for m in layer.maps]
+    return isinstance(layer.kind, BinaryLayer) and any(is_one) and not all(is_one)
 
 
 def own_extent(axis: Axis, extent: int) -> int:

@@ -287,3 +287,5 @@ def test_units_of_strips_may_have_others_on_several_clusters(target_name, cluste
     assert strips_of(target_name, Partition((1, 8, 24, 6), 0, 2)) == (others if clusters > 1 else set())
     assert strips_of(target_name, Partition((1, 8, 6, 6), 2, 2)) == set()
     assert strips_of(target_name, Partition((1, 8, 24, 6), 0, 1)) == set()
+    across = {(1, 8, 6, 4), (1, 8, 6, 6)}  # not 5 strips, and not fewer than 4
+    assert strips_of(target_name, Partition((1, 8, 6, 3), 2, 2)) == (across if clusters > 1 else set())

@@ -121,6 +121,18 @@ def test_rows_that_are_read_in_other_steps_are_held_where_they_are_read():
     assert shares_of(pooled(27), CLUSTERS)[KeptMap(0, BY_ROWS)][:3] == (7, 0, 4)
 
 
+@pytest.mark.parametrize(("operand", "borders"), [((16, 1, 1), (2, 2)), ((16, 16, 16), (0, 0))])
+def test_borders_are_also_those_of_what_is_made_channel_by_channel(operand, borders):
+    """A factor and a shift of each channel, and a convolution of that, run in one unit on a map that stays."""
+    net = Net()
+    x = net.layer(graph.UnaryOp(graph.ActAttr.of("relu"), net.input(1, 16, 16, 16)))
+    for kind in ("mul", "add"):
+        x = net.layer(graph.BinaryOp(kind, x, net.input(*operand)))
+    order = listed(net.module(net.conv(x, 16, 5, pads=(2, 2, 2, 2)))[0])
+    assert shares_of(order, CLUSTERS)[KeptMap(0, BY_ROWS)][1:3] == borders
+    assert shares_of(order, CLUSTERS)[KeptMap(0, BY_COLUMNS)][1:3] == borders
+
+
 def test_what_is_sent_takes_the_time_of_its_bytes():
     order = pooled(64, (1, 1))
     shares, size = shares_of(order, CLUSTERS), 64 * 64 * 64 * 4

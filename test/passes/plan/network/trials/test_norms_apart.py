@@ -48,6 +48,25 @@ def test_what_does_not_fit_is_normalised_where_it_is_read(norm, name, kib, dtype
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.parametrize(("dtype", "kib"), [("f16", 40), ("f32", 72)])
+def test_shares_of_an_input_that_is_normalised_stay_in_the_clusters(dtype, kib):
+    """SRAM has room for a quarter of the input, and not for as much of what is made of it, too."""
+    net, shape = Net(), (1, 16, 32, 64)
+    norm = g.NormaliseOp(
+        net.input(*shape), net.weight(16, 1, 1), net.weight(16, 1, 1), axes=(1, 2, 3), epsilon=1e-5, groups=4
+    )  # fmt: skip
+    made = net.conv(net.unary("silu", net.layer(norm)), 16, pads=(1, 1, 1, 1))
+    module, given = net.module(made)
+    found = modules_at_stops(module, with_sram("default", kib), Choices(dtype=dtype))
+    units = [op for op in found["tiled"].walk() if isinstance(op, UnitOp)]
+    first, last = units[0], units[-1]
+    assert first.keeps is not None and first.results[0] in last.operands
+    assert {g.BinaryOp, g.ConvOp} < {type(op) for op in last.body.block.ops}
+    (wanted,) = run_module(module, given).values()
+    (got,) = run_module(found["fixed"], given, checked=True).values()
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
+
+
 def test_what_fits_stays_one_layer():
     found = modules_at_stops(block()[0], with_sram("edge", 2048), Choices(dtype="f16"))
     assert any(isinstance(op, g.NormaliseOp) for op in found["fused"].walk())
