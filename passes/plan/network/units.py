@@ -206,8 +206,9 @@ def with_heads_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
 
 
 def with_hidden_in_chunks(planner: Planner, plan: NetworkPlan) -> NetworkPlan:
-    """The plan, or a better one in which hidden maps of products that go through DRAM are made and read in chunks."""
-    return with_chunks(planner, plan, in_chunks, is_spread=True)
+    """The plan, or a better one in which hidden maps of products that go through DRAM are made and read in chunks;
+    perhaps with what all chunks read in SRAM, if that is an input of the network."""
+    return with_held(planner, plan, put_for(planner, plan, in_chunks, is_spread=True))
 
 
 def with_rows_in_bands(planner: Planner, plan: NetworkPlan) -> NetworkPlan:

@@ -99,6 +99,21 @@ def test_weights_and_maps_cross_the_port_once_and_the_hidden_map_never(dtype, ki
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
 
 
+def test_an_input_of_the_network_that_all_chunks_read_stays_in_sram():
+    net = Net()
+    x = net.input(ROWS, WIDTH)
+    made = net.layer(g.MatmulOp(x, net.weight(WIDTH, HIDDEN, scale=WIDTH**-0.5), act=g.ActAttr.of("gelu")))
+    module, given = net.module(net.layer(g.MatmulOp(made, net.weight(HIDDEN, WIDTH, scale=HIDDEN**-0.5))))
+    found = compiled(module, "f16", 28)
+    copies = [op for op in found["fused"].walk() if isinstance(op, g.UnaryOp)]
+    assert [op.act.kind for op in copies] == ["identity"]
+    units = [op for op in found["fused"].walk() if isinstance(op, UnitOp)]
+    said = sum(int(unit.stopped_by.data.split(" DRAM")[0].split()[-1]) for unit in units)
+    assert said == 2 * (2 * ROWS * WIDTH + 2 * WIDTH * HIDDEN)
+    (wanted,), (got,) = (run_module(each, given).values() for each in (module, found["fixed"]))
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE["f16"] * max(1, np.abs(wanted).max()))
+
+
 def test_sums_that_are_to_wait_in_f32_do_not_wait_in_f16():
     found = compiled(mlp()[0], "f16", 32, carry="f32")
     assert not any(PART_OF_SUM in op.attributes for op in found["fused"].walk())

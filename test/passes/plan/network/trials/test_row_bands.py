@@ -79,6 +79,21 @@ def test_maps_cross_the_port_once_and_weights_once_for_each_band(build, kib, dty
     np.testing.assert_allclose(got, wanted, rtol=0, atol=8e-3 * max(1, np.abs(wanted).max()))
 
 
+def test_bands_of_what_another_unit_has_left_in_dram():
+    """Read by others too, it is made as a whole."""
+    net = Net()
+    x = net.layer(g.UnaryOp("relu", net.input(1, ROWS, WIDTH)))
+    made = net.layer(g.MatmulOp(x, net.weight(WIDTH, HIDDEN, scale=WIDTH**-0.5), act=g.ActAttr.of("gelu")))
+    made = net.layer(g.MatmulOp(made, net.weight(HIDDEN, WIDTH, scale=HIDDEN**-0.5), residual=x))
+    module, given = net.module(x, made)
+    found = modules_at_stops(module, with_sram("edge", KIB), Choices(dtype="f16"))
+    parts = [op for op in found["fused"].walk() if isinstance(op, g.PartOp)]
+    assert len(parts) > 2 and all(isinstance(g.root_of(op.x).owner, UnitOp) for op in parts)
+    wanted, got = (run_module(found[stop], given, checked=stop == "fixed") for stop in ("typed", "fixed"))
+    for each, other in zip(wanted.values(), got.values(), strict=True):
+        np.testing.assert_allclose(other, each, rtol=0, atol=8e-3 * max(1, np.abs(each).max()))
+
+
 def planned(module, kib=2 * KIB):
     machine = with_sram("edge", kib)
     module.attributes[TARGET] = to_attribute(machine)
