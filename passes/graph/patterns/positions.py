@@ -37,7 +37,7 @@ class PositionGroup:
     reshapes: list[g.ReshapeOp] = field(default_factory=list)
 
     def values(self) -> Iterator[SSAValue]:
-        yield from {value for op in self.layers for value in positions_of(op)}
+        yield from dict.fromkeys(value for op in self.layers for value in positions_of(op))
 
     def wanted(self) -> Extents | None:
         """The axes of positions that most of what stands around the layers reads or makes.  None where it is nothing,
@@ -47,7 +47,7 @@ class PositionGroup:
         inside: set[Operation] = {*self.layers, *self.reshapes}
         votes: Counter[Extents] = Counter()
         attended: set[Extents] = set()
-        for value in {*self.values(), *(each for op in self.reshapes for each in (op.x, op.result))}:
+        for value in dict.fromkeys([*self.values(), *(each for op in self.reshapes for each in (op.x, op.result))]):
             around = [value.owner, *(use.operation for use in value.uses)]
             for op in around:
                 if isinstance(op, Operation) and op not in inside and not isinstance(op, g.OutputOp):
