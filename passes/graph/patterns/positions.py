@@ -47,7 +47,7 @@ class PositionGroup:
         inside: set[Operation] = {*self.layers, *self.reshapes}
         votes: Counter[Extents] = Counter()
         attended: set[Extents] = set()
-        for value in dict.fromkeys((*self.values(), *(each for op in self.reshapes for each in (op.x, op.result)))):
+        for value in dict.fromkeys([*self.values(), *(each for op in self.reshapes for each in (op.x, op.result))]):
             around = [value.owner, *(use.operation for use in value.uses)]
             for op in around:
                 if isinstance(op, Operation) and op not in inside and not isinstance(op, g.OutputOp):

@@ -34,7 +34,8 @@ class ChannelSlice:
 
 
 def channel_slices(product: g.MatmulOp) -> list[ChannelSlice]:
-    """All that is read of a product's result, if that is some channels each, behind at least one transposition."""
+    """All that is read of a product's result, if that is some channels each, behind at least one transposition; by the
+    channels."""
     found: list[ChannelSlice] = []
     is_moved = False
     waiting: list[tuple[SSAValue, Strided]] = [(product.result, Strided.whole(g.shape_of(product.result)))]
@@ -52,7 +53,7 @@ def channel_slices(product: g.MatmulOp) -> list[ChannelSlice]:
             if part is None:
                 return []
             found.append(part)
-    return found if is_moved else []
+    return sorted(found, key=lambda part: part.first) if is_moved else []
 
 
 Move = g.ReshapeOp | g.TransposeOp | g.SliceOp
