@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -59,8 +59,7 @@ class UnitLowering:
         self.stage: int = 0
         self.gone: set[Operation] = set()
         self.staying: set[Operation] = set()
-        self.moved: set[Operation] = set()
-        """Layers that only copy what a load then brings where they would put it."""
+        self.moved: set[Operation] = set()  # layers that only copy what a load then brings where they would put it
         self.in_core: dict[Operation, SSAValue] = {}
         """Where all weights of a layer are in the cores before its first tile."""
 
@@ -138,9 +137,8 @@ class UnitLowering:
             if isinstance(op, t.LoadOp) and op.result not in self.tiles.fixed and not t.is_in_rounds(op.result):
                 before = body.last_op
                 self.load(op, layers)
-                if self.moved & {use.operation for use in op.result.uses}:
-                    continue
-                if gaps := prefetch.gaps_of_load(op, self.program.homes[op.result], layers, self.loops):
+                is_moved, home = copy_of(op) in self.moved, self.program.homes[op.result]
+                if not is_moved and (gaps := prefetch.gaps_of_load(op, home, layers, self.loops)):
                     found.append((gaps, prefetch.behind(body, before)))
         return found
 
@@ -186,15 +184,9 @@ class UnitLowering:
         """Where the block arguments lie: tensors in DRAM, tiles that earlier units have left in SRAM."""
         for argument, operand in zip(self.unit.body.block.args, self.unit.operands, strict=True):
             if isinstance(operand.type, t.TileType):
-                self.tiles.placed[argument] = self.left_behind(operand)
+                self.tiles.placed[argument] = left_behind(operand, self.program.tiles)
             else:
                 self.tensors[argument] = self.program.declared.buffers[operand]
-
-    def left_behind(self, value: SSAValue) -> Placed:
-        """A tile of earlier units, perhaps of several one behind the other."""
-        if isinstance(value.owner, t.ConcatOp):
-            return resident(joined([self.left_behind(v) for v in value.owner.tiles]), t.tile_of(value))
-        return self.program.tiles[value]
 
     def yield_tiles(self) -> None:
         """Remember where the tiles lie that stay in SRAM."""
@@ -298,6 +290,13 @@ class UnitLowering:
         self.loops.innermost.add_ops(lower_move(op, source, target, self.loops.clusters, self.tags(number)))
 
 
+def left_behind(value: SSAValue, tiles: Mapping[SSAValue, Placed]) -> Placed:
+    """A tile of earlier units, perhaps of several one behind the other."""
+    if isinstance(value.owner, t.ConcatOp):
+        return resident(joined([left_behind(v, tiles) for v in value.owner.tiles]), t.tile_of(value))
+    return tiles[value]
+
+
 def copy_of(op: t.LoadOp) -> t.ComputeOp | None:
     """The only layer of a unit, if it only copies a loaded tile; among other layers loads stand where the port has time
     for them (`prefetch.py`)."""
@@ -305,8 +304,8 @@ def copy_of(op: t.LoadOp) -> t.ComputeOp | None:
     if len(users) != 1 or not isinstance(user := users[0], t.ComputeOp) or op.fill is not None:
         return None
     is_copy = isinstance(user.layer, t.UnaryLayer) and user.layer.kind == "identity" and user.layer.scales is None
-    others = [] if (block := user.parent) is None else [each for each in block.ops if isinstance(each, t.ComputeOp)]
-    is_alone = others == [user] and len(user.tiles) == 1
+    block = one(user.parent_op()).regions[0].block
+    is_alone = [each for each in block.ops if isinstance(each, t.ComputeOp)] == [user]
     is_alike = t.tile_of(op.result).element == t.tile_of(user.result).element
     return user if is_copy and is_alone and is_alike and op.region.data == user.region.data else None
 

@@ -53,9 +53,7 @@ class Room:
     wram_bytes: int
 
 
-def room(
-    work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_only: bool, twice: bool = False
-) -> Room:
+def room(work: LayerWork, kind: AttentionLayer, rows: int, keys: int, *, is_only: bool, twice: bool = False) -> Room:
     """Bytes of a core for pieces of so many rows of queries, with blocks of so many keys; `is_only`: the core
     has no other piece."""
     copies = 1 if is_only else 2
@@ -239,9 +237,7 @@ def vector_cycles(
     return total + cycles_of_sums(work, kind, target, rows, twice=twice) / blocks
 
 
-def cycles_of_sums(
-    work: LayerWork, kind: AttentionLayer, target: Target, rows: int, *, twice: bool = False
-) -> float:
+def cycles_of_sums(work: LayerWork, kind: AttentionLayer, target: Target, rows: int, *, twice: bool = False) -> float:
     """What the vector unit does once for a piece: values by sums, and queries by the scale."""
     size, queries = work.map_bytes[0], kind.share * rows
     once = vector_busy(target, kind.value_size * queries, WIDE, "div")

@@ -158,9 +158,7 @@ def block_bytes(layer: Layer, kind: AttentionLayer, keys: int) -> int:
     return int(aligned(keys * kind.size * size) + aligned(keys * kind.value_size * size))
 
 
-def plans_of(
-    cut: CutUnit, layer: Layer, kind: AttentionLayer, sram_bytes: int
-) -> Iterator[StreamedPlan | None]:
+def plans_of(cut: CutUnit, layer: Layer, kind: AttentionLayer, sram_bytes: int) -> Iterator[StreamedPlan | None]:
     """With blocks of so many keys, and pieces of so many rows, the most blocks that can stay."""
     cores, core = cut.target.cluster.cores, cut.target.core
     rows = cut.partition.tile[ROWS]
