@@ -344,34 +344,33 @@ def is_for_time(order: LayerOrder, target: Target) -> bool:
 def plan_order(
     search: CutSearch, solution: Solution | None = None, *, relax: bool = True, corrections: int = model.CORRECTIONS
 ) -> NetworkPlan | None:
-    """The best solution of which every group fits with exact numbers; `solution` is the first to try.
+    """The best solution of which every group fits with exact numbers (of those for time that were looked at the fastest
+    by exact cycles); `solution` is the first to try.
 
     Where a group does not fit, the search goes on from its first one without it, and where nothing is left within its
     bound, without that (`relax`); `corrections`: of bytes (`with_exact_bytes`).
     """
-    after = 0
+    after, best, is_for_cycles = 0, None, search.setting.fastest or search.within_bound
     for attempt in range(model.TRIES):
         solution = solution or search.solve(after)
-        if solution is None and relax and search.bound < HUGE:  # what it is the bound of does not fit
+        if solution is None and best is None and relax and search.bound < HUGE:  # what it is the bound of does not fit
             search, after = replace(search, bound=HUGE), 0
             continue
         if solution is None:
-            return None
+            return best
         exact = [known_plan(choice, search) for choice in solution.choices]
         units = [unit for unit in exact if unit is not None]
-        is_for_cycles = search.setting.fastest or search.within_bound
-        slower = corrects(search.setting, units) if is_for_cycles and attempt < model.CORRECTIONS else []
-        if slower:
-            solution, after = None, min(len(search.cuts) - 1, min(slower) - 1)
-            continue
         failed = [x for x, unit in zip(solution.choices, exact, strict=True) if unit is None]
         if not failed:
             plan = NetworkPlan(solution.order, tuple(units), search.setting.target)
-            return plan if is_for_cycles else with_exact_bytes(search, plan, corrections)
-        for x in failed:
+            best = plan if best is None or plan.cycles < best.cycles else best
+        slower = corrects(search.setting, units) if is_for_cycles and attempt < model.CORRECTIONS else []
+        if best is not None and not failed and not slower:
+            return best if is_for_cycles else with_exact_bytes(search, best, corrections)
+        for x in failed if not slower else ():
             search.banned.setdefault((x.first, x.stop), set()).add((x.resident, x.kept))
-        solution, after = None, min(len(search.cuts) - 1, failed[0].stop - 1)
-    return None
+        solution, after = None, min(len(search.cuts) - 1, min(slower) - 1 if slower else failed[0].stop - 1)
+    return best
 
 
 def with_exact_bytes(search: CutSearch, plan: NetworkPlan, corrections: int) -> NetworkPlan:
