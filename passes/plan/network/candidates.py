@@ -166,7 +166,7 @@ class Candidates:
         largest_first = np.array(group.weights[::-1], np.int64)
         self.held_weights: int = int(largest_first.sum())
         self.total_weights: int = self.held_weights * group.shares
-        self.least: int = group.vector_bytes + self.total_weights
+        self.least: int = group.constant_bytes + group.vector_bytes + self.total_weights
         images = setting.order.layer(group.stop - 1).out_dims[0]
         self.kept: int = kept_room(setting.target) * setting.target.cluster.cores if images > 1 else 0
         """Bytes of streamed weights of several images that a cluster's cores keep through all passes."""

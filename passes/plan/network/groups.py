@@ -19,6 +19,7 @@ from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.target import Target
 from frustum.dialects.tile import ConvLayer
 from frustum.passes.analysis.layer import Layer
+from frustum.passes.plan.model import HELD_CONSTANT
 from frustum.passes.plan.network.group_work import GroupWork, product_of
 from frustum.passes.plan.network.layer_order import LayerNode, LayerOrder, Read
 from frustum.passes.plan.network.needs import FAR, GroupLayer, GroupNeeds, Intervals, MapNeed, raster_from
@@ -68,6 +69,8 @@ class Group:
     vector_bytes: int
     weights: tuple[int, ...]
     """Of each layer that has any, ascending; what one cluster holds of them."""
+    constant_bytes: int
+    """Of those that every tile reads and that stay whole."""
     work: Ints
     """Cycles of one pass."""
     spent: Ints
@@ -107,6 +110,8 @@ class GroupsBefore:
         self.factors: dict[int, Read] = {}
         """Maps that a product of two maps reads as both of its factors: how it reads the second one."""
         self.vector_bytes: int = 0
+        self.constant_bytes: int = 0
+        self.held_bytes: int = int(HELD_CONSTANT * target.cluster.sram.capacity_bytes)
         self.weights: list[int] = []
         self.known_inputs: dict[int, tuple[tuple[object, ...], Boundary]] = {}
         """With what they rest on: most are the same of a group and of the next larger one."""
@@ -144,6 +149,10 @@ class GroupsBefore:
 
     def ask(self, reader: GroupLayer, read: Read) -> bool:
         """Let a layer ask for one of its operands; False where the group cannot be a unit."""
+        if self.order.maps[read.map].is_constant and read.bytes <= self.held_bytes:
+            self.buffers.rings = self.buffers.rings + aligned(read.bytes)
+            self.constant_bytes += read.bytes
+            return True
         if not read.joins:
             self.read_apart.add(read.map)
             others = [each for each in reader.node.reads if each.map == read.map]
@@ -172,7 +181,7 @@ class GroupsBefore:
         outputs = [replace(b, spare=total - before[b.map]) for b in self.buffers.stored.values()]
         return Group(
             first, self.stop, shapes, valid, inside, inputs, outputs, needs.late, needs.behind, self.vector_bytes,
-            tuple(self.weights), total, self.work.spent, needs.dims[1],
+            tuple(self.weights), self.constant_bytes, total, self.work.spent, needs.dims[1],
             self.work.energy_pj, needs.raster.steps(shapes.counts[2], list(needs.of_map)),
         )  # fmt: skip
 

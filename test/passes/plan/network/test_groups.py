@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from fusion_networks import Case, grown
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,6 +43,14 @@ def networks(draw, layers):
         x = maps[-1 - draw(st.integers(0, min(2, len(maps) - 1)))]
         maps.append(grown(draw, net, x, maps))
     return Case(net.module(maps[-1])[0])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def held_constants():
+    """None: small constants too are counted tile by tile here, as projection has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("frustum.passes.plan.network.groups.HELD_CONSTANT", 0)
+        yield
 
 
 def listed(module):
