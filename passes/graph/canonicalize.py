@@ -13,6 +13,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import IsTerminator, Pure
 
 from frustum.passes.dequantised import fold_view
+from frustum.passes.graph.patterns.gelu import FindGelu
 from frustum.passes.graph.patterns.layers import FindSilu, FuseActivation, FusePad, PoolBeforeConv
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
 from frustum.passes.graph.patterns.reshapes import SinkReshape, share_reshapes
@@ -29,8 +30,8 @@ class Canonicalize(ModulePass):
     2. constant scales and shifts into the convolution or matrix product beside them: batch
        normalisation, biases; into one another where there is none (`scales`); the new weights get new keys
     3. means over windows before pointwise convolutions, poolings before concatenations (`layers`)
-    4. a value times its sigmoid as one function; borders of zeros and activations into the layer beside them
-       (`layers`)
+    4. a GELU that is written out (`gelu`), and a value times its sigmoid, as one function; borders of zeros and
+       activations into the layer beside them (`layers`)
     5. reshapes behind layers that do not care (`reshapes`)
     6. layers of volumes to the slices that these are made of (`volumes`)
     7. operations whose results nobody uses
@@ -46,6 +47,8 @@ class Canonicalize(ModulePass):
         constants = Constants(store_of(op))
         for inner in list(op.walk()):
             fold_view(inner, constants.store)
+        # before anything goes into the layers that it consists of
+        PatternRewriteWalker(FindGelu(constants.store)).rewrite_module(op)
         patterns = GreedyRewritePatternApplier(
             [
                 RemoveIdentity(),
