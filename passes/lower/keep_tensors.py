@@ -21,7 +21,7 @@ from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.memory_in_use import most_in_use, side_by_side, units_of
 from frustum.passes.lower.through_cores import (
     Flow,
-    Window,
+    LoadedPart,
     brought,
     cut_at,
     distances,
@@ -203,7 +203,7 @@ class Keeping:
             flow.external.detach()
             flow.external.erase()
 
-    def windows(self, flow: Flow) -> dict[CopyOp, list[Window]]:
+    def windows(self, flow: Flow) -> dict[CopyOp, list[LoadedPart]]:
         """Of each copy that stores into a tensor of which each cluster has all, what the clusters load of it."""
         if not flow.stores or not flow.loads or flow.part is not None:
             return {}

@@ -28,7 +28,7 @@ INNERMOST = 0.1
 """A dimension whose elements are neighbours is dealt to cores only where another one gives each 10 % more of all."""
 
 
-class Window(NamedTuple):
+class LoadedPart(NamedTuple):
     """Positions along a dimension of a store's box that each cluster loads: `size` from its `first` on."""
 
     dim: int
@@ -299,7 +299,7 @@ def within(copy: Copy, d: int, first: Affine, size: int, end: Affine | None = No
     return replace(copy, src_view=source, box=Box.of(*spans))
 
 
-def windows(op: CopyOp, loaded: NDArray[np.bool_]) -> list[Window]:
+def windows(op: CopyOp, loaded: NDArray[np.bool_]) -> list[LoadedPart]:
     """What each cluster loads of what a store may write, `loaded` being all elements of the tensor that it loads: along
     the dimensions where these are equally many, at equal steps from cluster to cluster."""
     view, box, start = op.dst_view.data, op.box.data, start_of(op)
@@ -328,11 +328,11 @@ def windows(op: CopyOp, loaded: NDArray[np.bool_]) -> list[Window]:
         if is_beyond and box.limit[d] is None and free == 1:
             continue
         free -= is_beyond and box.limit[d] is None
-        found.append(Window(d, Affine(begin, cluster=int(step)), extent))
+        found.append(LoadedPart(d, Affine(begin, cluster=int(step)), extent))
     return found
 
 
-def needed(op: CopyOp, by: int, found: Sequence[Window], clusters: int, *, is_there: bool) -> Copy:
+def needed(op: CopyOp, by: int, found: Sequence[LoadedPart], clusters: int, *, is_there: bool) -> Copy:
     """What the cluster `by` further needs of a store, from where the store has put it or from where it was."""
     copy = copy_of(op)
     if is_there:
