@@ -134,10 +134,15 @@ class _Program:
         the barrier at its end and loses what crosses the barrier at its start, which the other one gains."""
         if not self.crossed:
             return []
-        sizes = code_bytes(self.program, len(self.crossed))
+        sizes = self.page_bytes
         room = self.target.cluster.instruction_memory_bytes
         left = [room - sizes[0], *(room - one - other for one, other in pairwise(sizes))]
         return [max(CROSSING, each // LOAD_BYTES) for each in left]
+
+    @cached_property
+    def page_bytes(self) -> list[int]:
+        """What the code of each section takes at most."""
+        return code_bytes(self.program, len(self.crossed))
 
     def in_order(self, number: int, place: int | None) -> int | None:
         """The place of a short load, or where it stands behind the load before it if that takes fewer cycles: in front
@@ -150,7 +155,7 @@ class _Program:
 
     @cached_property
     def times(self) -> LoadTimes:
-        return LoadTimes(read_code(self.program), self.target, self.children)
+        return LoadTimes(read_code(self.program), self.target, self.children, self.page_bytes)
 
     def best_place(self, number: int, first: int | None, others: Sequence[int], behind: int) -> int | None:
         """The place with which the program takes the fewest cycles: the `first` one, others and ends of sections that

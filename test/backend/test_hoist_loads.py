@@ -6,11 +6,12 @@ from programs import copy, machine, module_of, unary
 from xdsl.context import Context
 
 from frustum.backend.hoist_loads import CROSSING, HoistLoads
+from frustum.backend.load_times import fetched_first
 from frustum.backend.memory.allocation import Allocate
 from frustum.dialects.isa.instruction import attribute_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine, Box, Span
-from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp
+from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, FetchOp
 
 
 def chain(count, size, *, barriers=False):
@@ -90,6 +91,16 @@ def test_loads_cross_a_barrier_as_far_as_there_is_room_for_their_code():
     many = 2 * CROSSING
     assert crossing(order(behind_a_barrier(many), 1 << 20), 1) == (many, many)
     assert crossing(order(behind_a_barrier(many), 1 << 20, memory=1024), 1) == (CROSSING, many)
+
+
+def test_code_and_tables_are_fetched_a_few_at_a_time():
+    """The latencies of as many as an engine may have on the way are over at the same time."""
+    target = machine(1, 1)
+    dram, many = target.memory("dram"), target.transfers.in_flight
+    pages = [8 * dram.port_bytes_per_cycle] * (many + 1)
+    for count, latencies in ((1, 1), (many, 1), (many + 1, 2)):
+        children = [*(FetchOp(page=n) for n in range(count)), BarrierOp()]
+        assert fetched_first(children, target, pages) == (count, latencies * dram.latency_cycles + 8 * count)
 
 
 def test_only_a_few_short_loads_cross_a_barrier():

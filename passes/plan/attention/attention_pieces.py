@@ -165,13 +165,16 @@ def cycles_of(work: LayerWork, kind: AttentionLayer, target: Target, submap: Sub
     """Cycles of the core that has most to do, until what it made last has left the cluster.
 
     Steps follow those of the piece before in the innermost loop at once: only what the vector unit does with sums is
-    behind all products of a piece in blocks, and of pieces of one block behind the last of the loop.
+    behind all products of a piece in blocks, and of pieces of one block behind the last of the loop.  Either unit waits
+    for the other at both ends of that loop: the matrix unit with the first weights, while it makes one block of scores
+    ahead, and with the last.
     """
     counts = passes(work, submap.extent, submap.cores, target.cluster.cores)
     pieces, blocks = math.prod(counts), ceil_div(kind.keys, submap.channels)
     rows = submap.extent[kind.position] * kind.width
     keys = ceil_div(kind.keys, blocks)
-    matrix = matrix_cycles(work, kind, target, rows, keys, twice=submap.twice)
+    scores, values = product_cycles(work, kind, target, rows, keys, twice=submap.twice)
+    matrix = scores + values
     vector = vector_cycles(work, kind, target, rows, keys, blocks, twice=submap.twice)
     once = cycles_of_sums(work, kind, target, rows, twice=submap.twice)
     size, cores = work.map_bytes[0], target.cluster.cores
@@ -184,9 +187,11 @@ def cycles_of(work: LayerWork, kind: AttentionLayer, target: Target, submap: Sub
         load += copied(target, keys * kind.share * rows * size, cores)
     own = copied(target, kind.share * rows * (kind.size + kind.value_size) * size, cores)
     innermost = next((count for count in reversed(counts) if count > 1), 1)
-    ends = pieces // innermost if blocks == 1 else pieces
+    ends, steps = (pieces // innermost, innermost) if blocks == 1 else (pieces, blocks)
+    between = 0 if submap.twice else vector - once / blocks
+    waited = between if steps == 1 else max(0, between - scores) + max(0, between - values)
     busiest = max(
-        pieces * blocks * matrix + ends * once, pieces * blocks * vector + ends * matrix, pieces * (blocks * load + own)
+        ends * (steps * matrix + once) + waited, ends * (steps * vector + matrix), pieces * (blocks * load + own)
     )
     busiest += SHOWN * pieces * blocks * load
     latency = target.cluster.sram.latency_cycles + target.core.nram.latency_cycles
@@ -205,13 +210,20 @@ def matrix_cycles(
     work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int, *, twice: bool = False
 ) -> float:
     """Both products of a block, the first perhaps `twice`."""
+    return sum(product_cycles(work, kind, target, rows, keys, twice=twice))
+
+
+def product_cycles(
+    work: LayerWork, kind: AttentionLayer, target: Target, rows: int, keys: int, *, twice: bool
+) -> tuple[float, float]:
+    """Of a block the product of queries and keys, perhaps `twice`, and that with values."""
     unit, size, queries = target.core.matrix, work.map_bytes[0], kind.share * rows
     fills, step = ceil_div(queries, unit.lines), unit.cycles_per_step.of(size)
     scores = fills * ceil_div(keys, unit.channels) * kind.size * step
     values = fills * ceil_div(kind.value_size, unit.channels) * keys * step
     full = (1, kind.share, rows)
     found = [address_cycles(unit, (*full, taps), 1, part=(*full, taps)) for taps in (kind.size, keys)]
-    return max(scores, found[0]) * (1 + twice) + max(values, found[1])
+    return max(scores, found[0]) * (1 + twice), max(values, found[1])
 
 
 def vector_cycles(

@@ -166,6 +166,12 @@ def test_what_a_core_makes_first_leaves_while_it_makes_the_rest():
     assert plan.map.extent[3] < 1024 // target("default").cluster.cores
 
 
+def test_tiles_are_not_cut_where_the_matrix_unit_waits_for_the_first_weights_of_each():
+    """In f32 a tile of half as many rows would take it as long, less what it waits for."""
+    (layer,) = check(*attention((4, 4), (32, 32), 256, 256), "default")
+    assert layer.map.data.extent[3] == target("default").core.matrix.lines
+
+
 def test_blocks_of_scores_made_twice_become_less():
     """The highest scores grow from block to block, and blocks are several."""
     module, inputs = attention((4, 4), (32, 32), 1024, 1024)
