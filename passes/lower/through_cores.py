@@ -325,9 +325,9 @@ def windows(op: CopyOp, loaded: NDArray[np.bool_]) -> list[LoadedPart]:
         if extent == count or (low != begin + step * which).any() or min(begin, last) < 0:
             continue
         is_beyond = max(begin, last) + extent > count
-        if is_beyond and box.limit[d] is None and free == 1:
+        if is_beyond and (box.limit[d] is not None or free == 1):  # no room to say that the tensor ends before
             continue
-        free -= is_beyond and box.limit[d] is None
+        free -= is_beyond
         found.append(LoadedPart(d, Affine(begin, cluster=int(step)), extent))
     return found
 
@@ -339,7 +339,7 @@ def needed(op: CopyOp, by: int, found: Sequence[LoadedPart], clusters: int, *, i
         copy = replace(copy, src_view=copy.dst_view)
     for d, first, size in found:
         bound, last = op.box.data.bound[d], max(first.at(), first.at((), clusters - 1))
-        end = Affine(bound) if last + size > bound and op.box.data.limit[d] is None else None
+        end = Affine(bound) if last + size > bound else None
         copy = within(copy, d, first + by * first.cluster, size, end)
     return copy
 

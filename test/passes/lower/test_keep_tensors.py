@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
+from random import Random
 
+import numpy as np
 import pytest
 from agreement import check_agreement
 from attention_nets import made_by_heads
@@ -19,6 +21,7 @@ from xdsl.parser import Parser
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa import FIsa, emit
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine, Box, Copy, Span, View
@@ -26,7 +29,7 @@ from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.module import TENSOR
 from frustum.passes.lower.executions import enclosing_counts
 from frustum.passes.lower.memory_in_use import most_in_use, side_by_side
-from frustum.passes.lower.through_cores import cut_at, dense, pieces_of
+from frustum.passes.lower.through_cores import copy_of, cut_at, dense, needed, pieces_of, places_in, windows
 
 
 def rolled(net, x, by, axis):
@@ -40,7 +43,7 @@ def rolled(net, x, by, axis):
     return net.layer(graph.ConcatOp(parts, axis))
 
 
-def windows(net):
+def shifted_windows(net):
     """Windows of 3 x 4 of a shifted map, each with a softmax over its positions, and back."""
     x = net.unary("tanh", net.input(1, 12, 8, 6))
     x = rolled(net, rolled(net, x, 1, 1), 2, 2)
@@ -67,7 +70,7 @@ def joined_behind(net):
 
 
 @pytest.mark.parametrize("way", ["default f32", "edge f16", "units4 f32"])
-@pytest.mark.parametrize("build", [windows, turned_around, joined_behind], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("build", [shifted_windows, turned_around, joined_behind], ids=lambda build: build.__name__)
 def test_every_level_agrees_without_dram(build, way):
     target, dtype = way.split()
     net = Net()
@@ -105,7 +108,7 @@ def test_input_in_two_forms_is_loaded_once(target):
 
 def test_other_policies_and_orders_leave_tensors_in_dram():
     net = Net()
-    module, _ = net.module(windows(net))
+    module, _ = net.module(shifted_windows(net))
     for choices in (Choices(policy="none"), Choices(policy="optimal", keep=False)):
         ops = modules_at_stops(module.clone(), "default", choices)["lowered"].walk()
         assert any(isinstance(op, ExternalOp) and op.class_.data == "intermediate" for op in ops)
@@ -260,6 +263,44 @@ def moved_elements(copies, clusters, cores=1):
     boxes = ((op.box.data, index, *place) for op, *place in places for index in all_of(enclosing_counts(op)))
     clipped = ([span.clip(*at) for span in box.spans] for box, *at in boxes)
     return sum(prod(max(0, last - first) for first, last in spans) for spans in clipped)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_clusters_load_of_stores_is_all_that_they_need(seed):
+    """Of random stores, some limited, and random parts that clusters load: what goes to each cluster has all that it
+    loads of the store, and nothing that was not stored."""
+    random, clusters = Random(seed), 4
+    dims = [random.choice([1, 2]), random.choice([1, 3, 8]), random.choice([4, 5, 8]), random.choice([4, 6])]
+    strides = dense(dims, View("f32", Affine(), (4, 3, 2, 1)))
+    d, loaded_along = random.randrange(1, 4), random.randrange(1, 4)
+    share = max(1, dims[d] // clusters)
+    spans = [Span(Affine(), n, n) for n in dims]
+    most = Affine(share, cluster=share) if random.random() < 0.5 else None
+    spans[d] = Span(Affine(0, (1,), share), random.randint(1, share), dims[d], most)
+    offset = spans[d].start * strides[d]
+    copy = Copy(engine="gdma", src_view=View("f32", Affine(), dense(dims, View("f32", Affine(), strides))),
+                dst_view=View("f32", offset, strides), box=Box.of(*spans))  # fmt: skip
+    tile, tensor = AllocOp("sram", 4096, 1), AllocOp("sram", 4096, 1)
+    op = emit(copy, tile.buffer, tensor.buffer, stage=0, layer=0, unit=0)
+    Block([RepeatOp(share, Region(Block([op])), stage=0)])
+    places = np.arange(prod(dims)).reshape(dims)
+    own = ceil_div(dims[loaded_along], clusters)
+    loaded = np.zeros((clusters, prod(dims)), np.bool_)
+    for cluster in range(clusters):
+        part = np.take(places, range(own * cluster, min(own * cluster + own + 1, dims[loaded_along])), loaded_along)
+        loaded[cluster, part.ravel()] = True
+    found = windows(op, loaded)
+    stored = [moved_places(copy_of(op), op, cluster) for cluster in range(clusters)]
+    for cluster, peer in product(range(clusters), repeat=2):
+        sent = moved_places(needed(op, peer - cluster, found, clusters, is_there=False), op, cluster)
+        wanted = set(np.flatnonzero(loaded[peer]))
+        assert stored[cluster] & wanted <= sent <= stored[cluster]
+
+
+def moved_places(copy, op, cluster):
+    """The elements of the tensor that a cluster writes by a copy in the place of `op`."""
+    found = places_in(copy.box, copy.dst_view, enclosing_counts(op), cluster)
+    return {int(place) for places in found for place in places}
 
 
 STORES = [
