@@ -56,7 +56,7 @@ KEPT = [
     ((1, 56 << 10), ["unit", "unit", "core"]),
     ((1, 40 << 10), ["core", "unit", "core"]),
     ((2, 64 << 10), ["core", "unit", "core"]),
-    ((2, 40 << 10), ["unit", "core", "stream"]),
+    ((2, 40 << 10), ["core", "unit", "stream"]),
 ]
 
 
