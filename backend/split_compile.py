@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
@@ -38,9 +39,12 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.analysis.foreign import others_in
+from frustum.passes.analysis.least_work import least_work
+from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Range, at_outputs, cuts_within, pieces_of
 from frustum.passes.graph.split_outputs import Layers, joined, split
 from frustum.passes.plan.model import LARGE, MANY, SMALL
+from frustum.passes.weights import store_of
 
 __all__ = ["Compilation", "Splitting", "compile_pieces", "one_piece"]
 
@@ -336,7 +340,9 @@ class Splitter(Trials):
             return replace(one_piece(found[0], 0.0, self.seconds), log=self.log)
         network = self.layers.network
         stem = network.sym_name.data
-        named = [renamed(each, f"{stem}_{number}") for number, each in enumerate(found)]
+        target, store = target_of(self.module), store_of(self.module)
+        facts = {"pieces": len(found), "least_work": least_work(network, target, store)}
+        named = [renamed(each, f"{stem}_{number}", facts) for number, each in enumerate(found)]
         whole = self.tried.get(self.layers.whole)
         return Compilation(
             named, network.inputs, network.outputs, 0.0, self.seconds, self.log,
@@ -378,7 +384,8 @@ def one_piece(executable: Executable, seconds: float, passes: dict[str, float]) 
     return Compilation([executable], inputs, outputs, seconds, passes)
 
 
-def renamed(executable: Executable, name: str) -> Executable:
-    """The same executable under another name."""
-    program = replace(executable.program, name=name)
-    return replace(executable, program=program, manifest={**executable.manifest, "name": name})
+def renamed(executable: Executable, name: str, whole: Mapping[str, Any]) -> Executable:
+    """The same executable under another name, with what the network asks of which it is a piece."""
+    program, options = replace(executable.program, name=name), executable.manifest["options"]
+    manifest = {**executable.manifest, "name": name, "options": {**options, "whole_network": whole}}
+    return replace(executable, program=program, manifest=manifest)

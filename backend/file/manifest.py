@@ -183,13 +183,23 @@ def _check_layers(manifest: Mapping[str, Any]) -> None:
         _get(options["in_dram"], name, str)
     if "least_work" in options:
         _check_least_work(_get(options, "least_work", dict))
+    if "whole_network" in options:
+        whole = _get(options, "whole_network", dict)
+        _check(_is_size(_get(whole, "pieces", int), LONGEST), "whole_network", whole["pieces"])
+        _check_least_work(_get(whole, "least_work", dict))
 
 
 def _check_least_work(facts: Mapping[str, Any]) -> None:
     """What `passes/analysis/least_work.py` writes: layers that read earlier ones."""
     inputs = len(_list(facts, "inputs", str))
-    sizes = _list(facts, "input_bytes", int)
-    _check(len(sizes) == inputs and all(_is_size(each, LONGEST) for each in sizes), "least_work", sizes)
+    for key in ("input_bytes", "input_needed_bytes"):
+        sizes = _list(facts, key, int)
+        _check(len(sizes) == inputs and all(_is_size(each, LONGEST) for each in sizes), "least_work", sizes)
+    for name, size in _get(facts, "output_bytes", dict).items():
+        _check(_is_size(size, LONGEST), f"least_work of '{name}'", size)
+    for name, pair in _get(facts, "weights", dict).items():
+        is_pair = isinstance(pair, list) and len(pair) == 2 and all(_is_size(each, LONGEST) for each in pair)
+        _check(is_pair, f"least_work of '{name}'", pair)
     layers = _list(facts, "layers", dict)
     for number, layer in enumerate(layers):
         _get(layer, "name", str)
@@ -198,6 +208,8 @@ def _check_least_work(facts: Mapping[str, Any]) -> None:
         reads = _list(layer, "reads", int)
         _check(all(-inputs <= read < number for read in reads), f"least_work of '{layer['name']}'", reads)
         figures = [layer.get(name, 0) for name in ("macs", "operands", "matrix", "vector")]
+        if layer.get("macs"):
+            _check(_get(layer, "element", int) in p.ELEMENT_BYTES.values(), f"least_work of '{layer['name']}'", layer)
         arguments = [name for name in ("matrix product", "attention", "closure") if name in layer]
         for each in (root for name in ("roots", "own") if name in layer for root in _list(layer, name, int)):
             _check(-inputs <= each < number, f"least_work of '{layer['name']}'", each)

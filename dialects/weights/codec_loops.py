@@ -156,6 +156,15 @@ def frequencies(data: Bytes, period: int) -> Ints:
     return count
 
 
+@entry("void(uint8[::1], int64[::1], int64, int64[:, :, ::1])")
+def count_parts(raw: Bytes, ends: Ints, period: int, counts: NDArray[np.int64]) -> None:
+    """The frequencies of each part of `raw`, which ends where `ends` says: `[parts, period, 256]`."""
+    start = 0
+    for k in range(len(ends)):
+        counts[k] = frequencies(raw[start : ends[k]], period)
+        start = ends[k]
+
+
 @compiled
 def pair_frequencies(data: Bytes) -> Ints:
     """The same of elements of two bytes, of which most are; neighbours have counters of their own, for one that was

@@ -1,7 +1,9 @@
 # Tests: test/runtime/report/test_bound.py
-"""What a network asks of the machine at least, layer by layer, whatever becomes of it: for the bound on cycles.
+"""What a network asks of the machine at least, whatever becomes of it: bytes of DRAM, and work layer by layer.
 
-The facts are JSON, and stay with the program to its report (`runtime/report/bound.py`), which adds up.
+The facts are those of the network before anything is planned.  They are JSON, and stay with the program to its report
+(`runtime/report/compulsory.py`, `bound.py`), which adds up: no figure there that is called compulsory or a bound looks
+at the program.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
+import numpy as np
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -17,12 +20,15 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import vector_passes
 from frustum.dialects.tile import ConvLayer
+from frustum.dialects.weights.least import least_stored_bytes
 from frustum.passes.analysis.closures import closures
 from frustum.passes.analysis.layer import is_work, layer_of
 from frustum.passes.analysis.layer.nest import Layer
-from frustum.passes.analysis.module import element_bytes, layer_name, value_bytes
+from frustum.passes.analysis.module import element_bytes, element_in, layer_name, value_bytes
+from frustum.passes.analysis.needed import NeededElements
 from frustum.passes.analysis.product_chains import product_chains
 from frustum.passes.errors import Unsupported
+from frustum.passes.weights import NUMPY_BY_NAME, WeightStore
 
 COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.NormaliseOp, g.ReduceOp, g.AttentionOp
 """Products, and what only the vector unit can do.  Its other work may go along with the way out of a product."""
@@ -38,14 +44,16 @@ MIXES: dict[type[Operation], str] = {
 Facts = dict[str, Any]
 
 
-def least_work(network: g.NetworkOp, target: Target) -> Facts:
-    """`inputs`: names, `input_bytes`: of each; `layers`: in order, each with its `name`, what it `reads` (numbers of
+def least_work(network: g.NetworkOp, target: Target, store: WeightStore | None = None) -> Facts:
+    """`inputs`: names, `input_bytes`: of each, `input_needed_bytes`: as far as results need it; `weights`: of each key
+    the bytes as a tensor, and the fewest in which it can be stored (without `store` the same); `output_bytes` by name.
+    `layers`: in order, each with its `name`, what it `reads` (numbers of
     layers, or -1 - number of an input), the `weights` that it multiplies or adds, `mix` of channels; of a product how
-    many of what it reads are its `operands` (those come first) and its `macs`; the least cycles of all `matrix` or
+    many of what it reads are its `operands` (those come first) and its `macs`, as far as results need them, of elements of so many bytes (`element`); the least cycles of all `matrix` or
     `vector` units together (both: either does it alone, or, `together`, each its own); `bytes` of its result, where it
     is no move; what the bound on bytes asks (`product_chains.py`, `closures.py`, `attention`).  `outputs`: pairs of a
     name and what gives it."""
-    block = network.body.block
+    block, needed = network.body.block, NeededElements(network)
     number: dict[SSAValue, int] = {value: -1 - k for k, value in enumerate(block.args)}
     layers: list[Facts] = []
     placed: dict[Operation, int] = {}
@@ -54,21 +62,40 @@ def least_work(network: g.NetworkOp, target: Target) -> Facts:
             for result in op.results:
                 number[result] = len(layers)
             placed[op] = len(layers)
-            layers.append(_facts(op, number, target))
+            layers.append(_facts(op, number, target, needed))
     for op, facts in product_chains(network, number).items():
         layers[placed[op]] |= facts
     for op, closure in closures(network).items():
         layers[placed[op]]["closure"] = list(closure)
-    outputs = zip(network.outputs, network.terminator.values, strict=True)
+    outputs = list(zip(network.outputs, network.terminator.values, strict=True))
     return {
         "inputs": list(network.inputs),
         "input_bytes": [value_bytes(value) for value in block.args],
+        "input_needed_bytes": [needed.count(value) * element_bytes(value) for value in block.args],
+        "weights": weights_of(network, needed, store),
+        "output_bytes": {name: value_bytes(value) for name, value in outputs},
         "layers": layers,
         "outputs": [[name, number[value]] for name, value in outputs if value in number],
     }
 
 
-def _facts(op: Operation, number: dict[SSAValue, int], target: Target) -> Facts:
+def weights_of(network: g.NetworkOp, needed: NeededElements, store: WeightStore | None) -> dict[str, list[int]]:
+    """Of each weight in use its bytes on the device, and the fewest in which it can be stored."""
+    found: dict[str, list[int]] = {}
+    for op in network.body.block.ops:
+        if not isinstance(op, g.WeightOp) or not (count := needed.count(op.result)):
+            continue
+        raw = least = count * element_bytes(op.result)
+        if store is not None:
+            array = np.asarray(store[op.key.data], NUMPY_BY_NAME[element_in(op.result)])
+            mask = needed.mask(op.result)
+            least = least_stored_bytes(array if mask is None else array[mask])
+        known = found.setdefault(op.key.data, [raw, least])
+        known[:] = max(known[0], raw), max(known[1], least)
+    return found
+
+
+def _facts(op: Operation, number: dict[SSAValue, int], target: Target, needed: NeededElements) -> Facts:
     owners = [operand.owner for operand in op.operands]
     weights = [owner.key.data for owner in owners if isinstance(owner, g.WeightOp)]
     reads = list(dict.fromkeys(number[operand] for operand in op.operands if operand in number))
@@ -81,20 +108,23 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target) -> Facts:
         layer = None
     if layer is None:
         return facts | ({"weights": weights} if weights else {})
+    share = Fraction(needed.count(op.results[0]), prod(g.shape_of(op.results[0])))
     if isinstance(op, g.AttentionOp):
-        own = {"matrix": _rounded(_products(op, target.core.matrix)), "vector": _rounded(_highest(op, target))}
-        facts |= own | {"together": True}
+        matrix, vector = _products(op, target.core.matrix), _highest(op, target)
+        facts |= {"matrix": _rounded(matrix * share), "vector": _rounded(vector * share), "together": True}
+        facts |= {"macs": _rounded(_pairs(op) * sum(op.sizes) * share), "element": element_bytes(op.q)}
         return facts | {"attention": _attention(op)} if is_apart(op) else facts
     if not isinstance(layer.kind, ConvLayer):
-        return facts | {"vector": _rounded(_vector(op, layer, target))}
-    facts |= {"weights": weights, "macs": layer.macs, "mix": ALL if layer.kind.groups == 1 else GROUPS}
+        return facts | {"vector": _rounded(_vector(op, layer, target) * share)}
+    facts |= {"weights": weights, "macs": _rounded(layer.macs * share), "mix": ALL if layer.kind.groups == 1 else GROUPS}
+    facts["element"] = layer.maps[0].element_bytes
     facts["operands"] = len({number[operand] for operand in op.operands[:2] if operand in number})
-    facts["matrix"] = _rounded(_matrix(layer, layer.kind, target.core.matrix))
+    facts["matrix"] = _rounded(_matrix(layer, layer.kind, target.core.matrix) * share)
     if layer.kind.groups > 1 and layer.kind.channels == 1:
         element = element_bytes(op.operands[0])
         vector = target.core.vector
         passes = prod(layer.kind.kernel) * vector.cycles_per_element.of(element)
-        facts["vector"] = _rounded(Fraction(prod(layer.out_dims) * passes, vector.lanes))
+        facts["vector"] = _rounded(Fraction(prod(layer.out_dims) * passes, vector.lanes) * share)
     return facts
 
 
@@ -152,7 +182,7 @@ def _highest(op: g.AttentionOp, target: Target) -> Fraction:
     return Fraction(_pairs(op) * vector_passes(vector, "reduce") * cycles, vector.lanes)
 
 
-def _rounded(cycles: Fraction) -> int:
+def _rounded(cycles: Fraction | int) -> int:
     """Down: it is a bound."""
     return int(cycles)
 

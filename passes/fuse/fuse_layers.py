@@ -26,6 +26,7 @@ from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse
 from frustum.passes.plan.network.optimal import OptimalOptions
 from frustum.passes.plan.network.units import fuse_optimal, write_runs
 from frustum.passes.plan.unit_ops import wrap
+from frustum.passes.weights import store_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class FuseLayers(ModulePass):
         networks = g.networks_of(op)
         if networks:
             op.attributes[POLICY] = StringAttr(words[0])
-        least = [least_work(network, target) for network in networks]
+        store = store_of(op) if networks else None
+        least = [least_work(network, target, store) for network in networks]
         know(**sizes_of(networks, least))
         if len(networks) == 1:
             op.attributes[LEAST_WORK] = StringAttr(json.dumps(least[0], separators=(",", ":")))
@@ -104,10 +106,7 @@ class FuseLayers(ModulePass):
                 number = 0
                 for grown in units:
                     number += wrap_grown(grown, number)
-            weights = [op for op in network.body.block.ops if isinstance(op, g.WeightOp)]
-            for weight in (op for op in weights if not op.result.uses):
-                weight.detach()
-                weight.erase()
+        erase_unread_weights(op)
 
     @property
     def options(self) -> OptimalOptions:
@@ -120,6 +119,16 @@ class FuseLayers(ModulePass):
         graph = LayerGraph(network)
         layers = named_layers(graph, self.cuts)
         return replace(self.options, ends=tuple(str(node_name(graph.op(i))) for i in layers))
+
+
+def erase_unread_weights(module: ModuleOp) -> None:
+    """Erase the constants that no operation of the module reads.  Operations that a plan has taken out still name the
+    whole constants of which it reads parts."""
+    read = {operand for op in module.walk() for operand in op.operands}
+    for weight in [op for op in module.walk() if isinstance(op, g.WeightOp)]:
+        if weight.result not in read:
+            weight.detach()
+            weight.erase(safe_erase=False)
 
 
 def sizes_of(networks: Sequence[g.NetworkOp], least: Sequence[Facts]) -> dict[str, float]:

@@ -199,6 +199,8 @@ def _subgraphs(chain: Chain, ran: RanChain, times: ChainSchedule) -> list[Subgra
             tuple(name for name in chain.outputs if name in piece.outputs),
             piece.executable.manifest["options"].get("least_work"),
             piece.executable.manifest["options"].get("alternatives"),
+            piece.executable.manifest["options"].get("whole_network"),
+            piece.executable.manifest["options"].get("compress_weights", "none") != "none",
             piece.executable.manifest["options"].get("in_dram", {}),
         )
         for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)

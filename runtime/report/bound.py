@@ -3,7 +3,7 @@
 From what the network asks at least (`passes/analysis/least_work.py`) and the machine's numbers alone.  The bound is the
 greatest of
 
-- `DRAM port`: the compulsory bytes, weights as they lie in DRAM, in whole chunks, and the latency of the first load and
+- `DRAM port`: the compulsory bytes, weights in the smallest form they may be stored in, in whole chunks, and the latency of the first load and
   of the last store;
 - `matrix passes`: the fewest passes or line-buffer writes of all products, dealt evenly to all cores; depthwise layers
   are shared with the vector units so that both end together;
@@ -130,12 +130,8 @@ def unit_bound(target: Target, parts: Sequence[tuple[Layer, float]], weight_byte
     return ceil(max(work.cycles(target.total_cores), loaded / rate) - 1e-6)
 
 
-def layers_of(facts: Iterable[Mapping[str, Any]], made: Mapping[str, int]) -> list[Layer]:
-    """The layers of all pieces of a network, in order; those that several pieces have count once.
-
-    `made`: multiplications that each layer was seen to make, at most those counted: of one of which fewer are needed
-    than it has, as nobody reads its edge, less work counts.
-    """
+def layers_of(facts: Iterable[Mapping[str, Any]]) -> list[Layer]:
+    """The layers of all pieces of a network, in order; those that several pieces have count once."""
     found: list[Layer] = []
     names: dict[str, int] = {}
     values: dict[str, int | None] = {}
@@ -153,11 +149,10 @@ def layers_of(facts: Iterable[Mapping[str, Any]], made: Mapping[str, int]) -> li
                 continue
             names[key] = len(found)
             numbers.append(len(found))
-            share = min(1.0, made.get(fact["name"], fact["macs"]) / fact["macs"]) if fact.get("macs") else 1.0
             found.append(
                 Layer(
                     tuple(map(source, fact["reads"])), fact["mix"], tuple(fact.get("weights", ())),
-                    fact.get("matrix", 0) * share, fact.get("vector", 0) * share,
+                    fact.get("matrix", 0), fact.get("vector", 0),
                     fact.get("operands", 0), fact.get("together", False),
                 )
             )  # fmt: skip

@@ -23,7 +23,7 @@ from frustum.runtime.device.form import Ints
 from frustum.runtime.device.tables import count_tables
 from frustum.runtime.report.core_runs import read_in_core
 from frustum.runtime.report.exchange import UnitExchange, exchanges
-from frustum.runtime.report.flows import Flows, Reads, flows, raw_bytes, reads, size_bytes
+from frustum.runtime.report.flows import Flows, flows
 from frustum.runtime.time.work import Workload, fetched_bytes, start_bytes, work
 
 CLASSES = ("weight", "input", "output", "intermediate", "other")
@@ -67,8 +67,6 @@ class Counters:
     """In which the matrix units found addresses, overlapped or not."""
     address_cycles_without_tables: int
     """In which they would have, had no instruction named a table."""
-    read: Reads = field(default_factory=dict)
-    """What is read of inputs and weights, however often."""
     through_dram: Mapping[str, ThroughDram] = field(default_factory=dict)
     """What is written to DRAM by one unit and read by another, by its name."""
     flows: Flows = field(default_factory=dict)
@@ -118,38 +116,32 @@ def count(
         peak_bytes=peak_bytes(expanded),
         energy_pj=_energy(expanded, target, traffic, core, done),
         address_cache=count_tables(expanded),
-        read=reads(expanded),
         flows=flows(expanded, tables, fetched),
         read_in_core=frozenset(read_in_core(expanded)),
         units=exchanges(expanded, tables, layer_macs, target.cluster.sram.capacity_bytes),
     )
 
 
-def compulsory_bytes(externals: Sequence[External], read: Reads) -> int:
-    """What is read of the network's inputs and weights, and its outputs, moved once, in the device's types."""
-    outputs = sum(raw_bytes(each) for each in externals if each.class_ == "output")
-    found = (read.get((each.class_, each.name)) for each in externals if each.class_ in ("input", "weight"))
-    return outputs + sum(size_bytes(ranges) for ranges in found if ranges is not None)
-
-
-def compression_bytes(externals: Sequence[External]) -> int:
-    """How many bytes fewer the weights have in DRAM than as tensors."""
-    weights = [each for each in externals if each.class_ == "weight"]
-    return sum(raw_bytes(each) - each.bytes for each in weights)
-
-
-def roofline_cycles(target: Target, program: Program, compulsory: int) -> float:
-    """The least cycles that the whole chip's multipliers and DRAM allow."""
-    macs_per_cycle, bytes_per_cycle = peaks(target, program.dtype)
-    return max(sum(program.useful_macs) / macs_per_cycle, compulsory / bytes_per_cycle)
+def roofline_cycles(target: Target, macs: Mapping[int, int], dtype: str, compulsory: int) -> float:
+    """The least cycles that the whole chip's multipliers and DRAM allow; `macs` by the bytes of their elements, 0 for
+    those of `dtype`."""
+    _, bytes_per_cycle = peaks(target, dtype)
+    rates = {width: target.core.matrix.macs_per_cycle(width or _width(dtype)) for width in macs}
+    computing = sum(count / rates[width] for width, count in macs.items()) / target.total_cores
+    return max(computing, compulsory / bytes_per_cycle)
 
 
 def peaks(target: Target, dtype: str) -> tuple[float, int]:
     """The most products, and the most bytes at DRAM ports, of all chips in a cycle."""
+    macs_per_cycle = target.total_cores * target.core.matrix.macs_per_cycle(_width(dtype))
+    return macs_per_cycle, target.chips * target.chip.dram.port_bytes_per_cycle
+
+
+def _width(dtype: str) -> int:
+    """Bytes of an element."""
     element = _INTEGERS.get(dtype, dtype)
     (width,) = (size for name, size in ELEMENT_BYTES.items() if name == element)
-    macs_per_cycle = target.total_cores * target.core.matrix.macs_per_cycle(width)
-    return macs_per_cycle, target.chips * target.chip.dram.port_bytes_per_cycle
+    return width
 
 
 # --- DRAM --------------------------------------------------------------------------------------------------

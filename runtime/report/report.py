@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-from frustum.dialects.isa.program import MEMORIES, External, instructions
+from frustum.dialects.isa.program import MEMORIES, instructions
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj
 from frustum.runtime.report import bound as bound_of
 from frustum.runtime.report import counters
+from frustum.runtime.report.compulsory import NetworkFacts, network_facts
 from frustum.runtime.report.dram_bound import dram_bound
 from frustum.runtime.report.figures import Report
-from frustum.runtime.report.flows import added, listed, together
+from frustum.runtime.report.flows import added, listed
 from frustum.runtime.report.layer_by_layer import layer_by_layer
 from frustum.runtime.report.units import (
     SubgraphRun,
@@ -29,7 +30,6 @@ from frustum.runtime.report.units import (
     nram_operand_share,
     through_dram,
     unit_figures,
-    weight_bytes,
 )
 from frustum.runtime.report.waiting import by_sentence, waiting
 
@@ -136,18 +136,18 @@ def make_report(
     to_host, from_host = (host.to_host_bytes, host.from_host_bytes) if host else (0, 0)
     # at DRAM ports beside those of the programs: from chip to chip (at both ports), to and from the host
     passing = splitting.moved_bytes + to_host, splitting.moved_bytes + from_host
-    dram, peaks, uncut = (
-        _dram(runs, target, *passing),
+    facts, peaks, uncut = (
+        network_facts(runs),
         [run.counters.peak_bytes for run in runs],
         splitting.unsplit_peak_bytes,
     )
     data = {
         "schema": SCHEMA, "model": model, "target": target.name, "dtype": dtype, "policy": policy,
         "clock_hz": target.clock_hz,
-        "dram": dram,
-        "cycles": _cycles(runs, target, dram["compressed_compulsory_bytes"], splitting.total_cycles),
+        "dram": _dram(runs, target, facts, *passing),
+        "cycles": _cycles(runs, target, facts, splitting.total_cycles),
         "macs": {
-            "useful": _total(runs, "useful_macs"),
+            "useful": sum(facts.useful_macs(_total(runs, "useful_macs")).values()),
             "recomputed": _total(runs, "recomputed_macs"),
             "executed": sum(int(run.counters.layer_macs.sum()) for run in runs),
         },
@@ -219,7 +219,7 @@ def _one_after_the_other(runs: Sequence[SubgraphRun]) -> SplitRun:
 
 
 def _dram(
-    runs: Sequence[SubgraphRun], target: Target, passing_out: int, passing_in: int
+    runs: Sequence[SubgraphRun], target: Target, facts: NetworkFacts, passing_out: int, passing_in: int
 ) -> dict[str, Any]:
     """Sums over sub-graphs and chips."""
     read = _total(runs, "dram_read_bytes") + passing_out
@@ -228,9 +228,7 @@ def _dram(
         name: sum(run.counters.dram_bytes_by_class[name] for run in runs) for name in counters.CLASSES
     }
     by_class["intermediate"] += passing_out + passing_in
-    externals = _network_externals(runs)
-    compulsory = counters.compulsory_bytes(externals, together(run.counters.read for run in runs))
-    compressed = compulsory - counters.compression_bytes(externals)
+    compulsory, stored = facts.compulsory_bytes, facts.stored_bytes
     moved = read + write - by_class["other"]
     return {
         "read_bytes": read,
@@ -239,79 +237,58 @@ def _dram(
         **{f"{name}_bytes": size for name, size in by_class.items()},
         "compulsory_bytes": compulsory,
         "ratio": moved / compulsory if compulsory else None,
-        "compressed_compulsory_bytes": compressed,
-        "ratio_to_compressed": moved / compressed if compressed else None,
-        **_dram_bound(runs, target, compulsory, compressed),
-        **_layer_by_layer(runs, compressed),
+        "total_ratio": (read + write) / compulsory if compulsory else None,
+        "compressed_compulsory_bytes": stored,
+        "ratio_to_compressed": moved / stored if stored else None,
+        **_dram_bound(target, facts),
+        **_layer_by_layer(runs, facts),
         "through_dram": through_dram(runs),
     }
 
 
-def _layer_by_layer(runs: Sequence[SubgraphRun], compulsory: int) -> dict[str, int | None]:
+def _layer_by_layer(runs: Sequence[SubgraphRun], facts: NetworkFacts) -> dict[str, int | None]:
     """What moves where no map stays on chip, how many maps there are, and how many of them are in DRAM now."""
-    facts = [run.least_work for run in runs if run.least_work is not None]
-    if not runs or len(facts) < len(runs):
+    if facts.networks is None:
         return {"layer_by_layer_bytes": None, "maps": None, "maps_in_dram": None}
-    found = layer_by_layer(compulsory, facts)
+    found = layer_by_layer(facts.stored_bytes, facts.networks)
     stored = sum(len(run.program.externals_of("intermediate")) for run in runs)
     return {"layer_by_layer_bytes": found.bytes, "maps": found.maps, "maps_in_dram": min(stored, found.maps)}
 
 
-def _dram_bound(
-    runs: Sequence[SubgraphRun], target: Target, compulsory: int, compressed: int
-) -> dict[str, Any]:
-    """The bound and its argument, of weights in the form in which they cross the port.  Null where a piece does not
-    tell what its network asks."""
-    facts = [run.least_work for run in runs if run.least_work is not None]
-    if not runs or len(facts) < len(runs):
+def _dram_bound(target: Target, facts: NetworkFacts) -> dict[str, Any]:
+    """The bound and its argument.  Null where a piece does not tell what its network asks."""
+    if facts.networks is None:
         return {"bound_bytes": None, "bound_by": None}
-    passed = frozenset().union(*(run.passed for run in runs))
-    memory = bound_of.on_chip_bytes(target)
-    found = dram_bound(memory, compressed, facts, passed, is_compressed=compressed != compulsory)
+    stored, memory = facts.stored_bytes, bound_of.on_chip_bytes(target)
+    passed = facts.given | facts.handed
+    found = dram_bound(memory, stored, facts.networks, passed, is_compressed=stored != facts.compulsory_bytes)
     return {"bound_bytes": found.bytes, "bound_by": found.by}
 
 
-def _network_externals(runs: Sequence[SubgraphRun]) -> list[External]:
-    """The network's inputs, weights and outputs, each once though several sub-graphs may use it."""
-    kept = {
-        (each.class_, each.name): each
-        for run in runs
-        for each in run.program.externals
-        if each.class_ not in ("input", "output") or each.name not in run.passed
-    }
-    return list(kept.values())
-
-
 def _cycles(
-    runs: Sequence[SubgraphRun], target: Target, compulsory: int, total: int
+    runs: Sequence[SubgraphRun], target: Target, facts: NetworkFacts, total: int
 ) -> dict[str, int | float | None] | None:
     timelines = [run.timeline for run in runs if run.timeline is not None]
     if not runs or len(timelines) < len(runs):
         return None
-    # of the network's products those that anybody needs: a fused layer makes no edge that nobody reads
-    needed = tuple(int(run.counters.layer_macs.sum()) - run.counters.recomputed_macs for run in runs)
-    roofline = counters.roofline_cycles(target, replace(runs[0].program, useful_macs=needed), compulsory)
+    macs = facts.useful_macs(_total(runs, "useful_macs"))
+    roofline = counters.roofline_cycles(target, macs, runs[0].program.dtype, facts.stored_bytes)
     return {
         "total": total,
         "roofline": roofline,
         "ratio": total / roofline if roofline else None,
-        **_bound(runs, target, compulsory, roofline),
+        **_bound(target, facts, roofline),
         "address": _total(runs, "address_cycles"),
         "address_without_tables": _total(runs, "address_cycles_without_tables"),
     }
 
 
-def _bound(runs: Sequence[SubgraphRun], target: Target, compulsory: int, roofline: float) -> dict[str, Any]:
+def _bound(target: Target, facts: NetworkFacts, roofline: float) -> dict[str, Any]:
     """The bound, the term that binds, and all terms; null where a piece does not tell what its network asks."""
-    facts = [run.least_work for run in runs if run.least_work is not None]
-    if len(facts) < len(runs):
+    if facts.networks is None:
         return {"bound": None, "bound_by": None, "bound_terms": None}
-    made = Counter[str]()
-    for run in runs:
-        for name, macs in zip(run.program.layers, run.counters.layer_macs.tolist(), strict=False):
-            made[name] += macs
-    layers = bound_of.layers_of(facts, {name: macs for name, macs in made.items() if macs})
-    found = bound_of.bound(target, compulsory, layers, weight_bytes(runs), roofline)
+    layers = bound_of.layers_of(facts.networks)
+    found = bound_of.bound(target, facts.stored_bytes, layers, facts.weight_bytes, roofline)
     return {"bound": found.cycles, "bound_by": found.by, "bound_terms": found.terms}
 
 

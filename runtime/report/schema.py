@@ -52,10 +52,13 @@ class DramFigures(TypedDict):
     ]
     other_bytes: Annotated[int, Key(B, "of the total, program and address tables")]
     compulsory_bytes: Annotated[
-        int, Key(B, "every input and weight, as far as anything of it is read, and every output once, as they are")
+        int, Key(B, "every input as far as results need it, every weight and every output once, in the device's types")
     ]
     ratio: Annotated[float | None, Key("", "total without `other_bytes`, by the compulsory bytes")]
-    compressed_compulsory_bytes: Annotated[int, Key(B, "the compulsory bytes with weights as they lie in DRAM")]
+    total_ratio: Annotated[float | None, Key("", "total, program and address tables included, by the compulsory bytes")]
+    compressed_compulsory_bytes: Annotated[
+        int, Key(B, "the compulsory bytes with each weight in the smallest form that it may be stored in")
+    ]
     ratio_to_compressed: Annotated[float | None, Key("", "total without `other_bytes`, by those")]
     bound_bytes: Annotated[int | None, Key(B, 'at least so many cross the ports in any plan ("The bound on bytes")')]
     bound_by: Annotated[str | None, Key("", "the argument that says so")]
@@ -87,7 +90,7 @@ class CyclesFigures(TypedDict):
 class MacsFigures(TypedDict):
     """Products."""
 
-    useful: Annotated[int, Key("MACs", "multiply-accumulates of the network's layers")]
+    useful: Annotated[int, Key("MACs", "multiply-accumulates that the network's results need")]
     recomputed: Annotated[int, Key("MACs", "of those executed, the ones beyond each layer's own")]
     executed: Annotated[int, Key("MACs", "what matrix and vector units really did")]
 

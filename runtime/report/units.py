@@ -60,6 +60,10 @@ class SubgraphRun:
     """What its network asks at least, as `passes/analysis/least_work.py` says; None where nobody knows."""
     alternatives: Mapping[str, Mapping[str, int]] | None = None
     """What plans with least time, bytes and energy are expected to take; None where nobody looked for them."""
+    whole_network: Mapping[str, Any] | None = None
+    """Of a piece of a network that was cut: `pieces`, how many there are, and `least_work` of the network."""
+    is_compressed: bool = False
+    """Whether the compiler was free to store weights compressed."""
     in_dram: Mapping[str, str] = field(default_factory=dict)
     """Of tensors between units in DRAM by name: why no view of them is on chip, and why they are not in SRAM."""
 
@@ -147,7 +151,7 @@ def _unit_bounds(runs: Sequence[SubgraphRun], target: Target) -> dict[str, int]:
     for run in runs:
         if run.least_work is None:
             continue
-        layers = dict(zip((each["name"] for each in run.least_work["layers"]), bound_of.layers_of([run.least_work], {}),
+        layers = dict(zip((each["name"] for each in run.least_work["layers"]), bound_of.layers_of([run.least_work]),
                           strict=False))  # fmt: skip
         shares, weights = _shares(run), weight_bytes([run])
         for number, name in enumerate(run.program.units):
