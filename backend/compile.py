@@ -345,6 +345,7 @@ def executable_of(
     options: dict[str, Any] = {
         "policy": chosen(choices.policy, choices.rules, choices.thresholds, target.options)[0],
         "compress_weights": choices.asked_compression,
+        "may_compress": choices.may_compress,
         "layers": layer_facts(module),
         "units": unit_facts(module),
     }
@@ -381,9 +382,14 @@ def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[
 
 
 def layer_facts(module: ModuleOp) -> list[dict[str, Any]]:
-    """Kind and unit of every layer, for reports."""
-    kinds, units = m.texts_of(module, m.LAYER_KINDS), m.numbers_of(module, m.LAYER_UNITS)
-    return [{"op": kind, "unit": unit} for kind, unit in zip(kinds, units, strict=True)]
+    """Operator, unit and the model's nodes of every layer, for reports; no nodes where it is one by its own name."""
+    names, kinds = (m.texts_of(module, each) for each in (m.LAYERS, m.LAYER_KINDS))
+    units, nodes = m.numbers_of(module, m.LAYER_UNITS), [json.loads(each) for each in m.texts_of(module, m.LAYER_NODES)]
+    found = [{"op": kind, "unit": unit} for kind, unit in zip(kinds, units, strict=True)]
+    for name, fact, own in zip(names, found, nodes, strict=False):
+        if own and own != [name]:
+            fact["nodes"] = own
+    return found
 
 
 def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:

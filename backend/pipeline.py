@@ -136,6 +136,8 @@ class Choices:
     """Share of code and events for joined sections."""
     compression: str = "none"
     if_better: bool = False
+    may_compress: bool = False
+    """Whether nobody has asked for weights as they are: bounds then count each in the smallest form there is."""
     weights: str = "replicated"
     raw_sizes: bool = False
     """Partitions are sized with weights as they are, though they are to be compressed."""

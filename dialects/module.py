@@ -36,6 +36,7 @@
 | `layout` | unit | string | `frustum-graph-choose-layout` | lowering of units |
 | `macs`, `own_elements` | tile computation | integer | lowering of units | lowering of tiles |
 | `layers`, `layer_kinds`, `layer_units` | program's module | one entry per layer | lowering of tiles | report |
+| `layer_nodes` | program's module | strings of JSON, one per layer: nodes | lowering of tiles | report |
 | `useful_macs`, `own_elements` | program's module | integers, one per layer | lowering of tiles | report |
 | `units`, `unit_modes`, ... (`UNIT_*`) | program's module | one entry per unit | lowering of tiles | report |
 | `peak` | program's module | integers by memory and section | `frustum-allocate` | report |
@@ -92,6 +93,7 @@ MACS = "frustum.macs"
 OWN_ELEMENTS = "frustum.own_elements"
 LAYERS = "frustum.layers"
 LAYER_KINDS = "frustum.layer_kinds"
+LAYER_NODES = "frustum.layer_nodes"
 LAYER_UNITS = "frustum.layer_units"
 USEFUL_MACS = "frustum.useful_macs"
 UNITS = "frustum.units"

@@ -197,9 +197,9 @@ def _check_least_work(facts: Mapping[str, Any]) -> None:
         _check(len(sizes) == inputs and all(_is_size(each, LONGEST) for each in sizes), "least_work", sizes)
     for name, size in _get(facts, "output_bytes", dict).items():
         _check(_is_size(size, LONGEST), f"least_work of '{name}'", size)
-    for name, pair in _get(facts, "weights", dict).items():
-        is_pair = isinstance(pair, list) and len(pair) == 2 and all(_is_size(each, LONGEST) for each in pair)
-        _check(is_pair, f"least_work of '{name}'", pair)
+    for name, own in _get(facts, "weights", dict).items():
+        is_known = isinstance(own, list) and len(own) == 3 and all(_is_size(each, LONGEST) for each in own)
+        _check(is_known, f"least_work of '{name}'", own)
     layers = _list(facts, "layers", dict)
     for number, layer in enumerate(layers):
         _get(layer, "name", str)

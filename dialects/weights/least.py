@@ -5,8 +5,8 @@ A new form is one more line of `least_stored_bytes`.
 
 - *As it is*: all bytes.
 - *Compressed* (`codec.py`): blocks are runs of output channels or of input channels, which may have other statistics.
-  A block costs its header, and at least the entropy of its bytes with the names of its symbols, or its elements that are
-  not 0.  Of all ways to halve the channels again and again the cheapest counts.  What the padding of slots and the
+  A block costs its header, and at least the entropy of its bytes with the names of its symbols, or its elements that
+  are not 0.  Of all ways to halve the channels again and again the cheapest counts.  What the padding of slots and the
   lengths of zero runs take is left out.
 """
 
@@ -29,7 +29,7 @@ LISTED, SYMBOLS = 31, 256
 
 def least_stored_bytes(weights: NDArray[Any]) -> int:
     """Of weights of a product, [M, C, ...] or [K, N]."""
-    return min(weights.nbytes, _compressed(weights))
+    return min(weights.nbytes, _compressed(np.atleast_1d(weights)))
 
 
 def _compressed(weights: NDArray[Any]) -> int:

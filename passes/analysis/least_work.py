@@ -46,13 +46,14 @@ Facts = dict[str, Any]
 
 def least_work(network: g.NetworkOp, target: Target, store: WeightStore | None = None) -> Facts:
     """`inputs`: names, `input_bytes`: of each, `input_needed_bytes`: as far as results need it; `weights`: of each key
-    the bytes as a tensor, and the fewest in which it can be stored (without `store` the same); `output_bytes` by name.
-    `layers`: in order, each with its `name`, what it `reads` (numbers of
-    layers, or -1 - number of an input), the `weights` that it multiplies or adds, `mix` of channels; of a product how
-    many of what it reads are its `operands` (those come first) and its `macs`, as far as results need them, of elements of so many bytes (`element`); the least cycles of all `matrix` or
-    `vector` units together (both: either does it alone, or, `together`, each its own); `bytes` of its result, where it
-    is no move; what the bound on bytes asks (`product_chains.py`, `closures.py`, `attention`).  `outputs`: pairs of a
-    name and what gives it."""
+    the bytes as a tensor, of what results need of it, and the fewest in which that can be stored (without `store` the
+    same); `output_bytes` by name.
+    `layers`: in order, each with its `name`, what it `reads` (numbers of layers, or -1 - number of an input), the
+    `weights` that it multiplies or adds, `mix` of channels; of a product how many of what it reads are its `operands`
+    (those come first) and its `macs`, as far as results need them, of elements of so many bytes (`element`); the least
+    cycles of all `matrix` or `vector` units together (both: either does it alone, or, `together`, each its own);
+    `bytes` of its result, where it is no move; what the bound on bytes asks (`product_chains.py`, `closures.py`,
+    `attention`).  `outputs`: pairs of a name and what gives it."""
     block, needed = network.body.block, NeededElements(network)
     number: dict[SSAValue, int] = {value: -1 - k for k, value in enumerate(block.args)}
     layers: list[Facts] = []
@@ -80,18 +81,20 @@ def least_work(network: g.NetworkOp, target: Target, store: WeightStore | None =
 
 
 def weights_of(network: g.NetworkOp, needed: NeededElements, store: WeightStore | None) -> dict[str, list[int]]:
-    """Of each weight in use its bytes on the device, and the fewest in which it can be stored."""
+    """Of each weight in use its bytes on the device, those of the elements that results need, and the fewest in which
+    these can be stored."""
     found: dict[str, list[int]] = {}
     for op in network.body.block.ops:
         if not isinstance(op, g.WeightOp) or not (count := needed.count(op.result)):
             continue
-        raw = least = count * element_bytes(op.result)
+        raw, own = value_bytes(op.result), count * element_bytes(op.result)
+        least = own
         if store is not None:
             array = np.asarray(store[op.key.data], NUMPY_BY_NAME[element_in(op.result)])
             mask = needed.mask(op.result)
             least = least_stored_bytes(array if mask is None else array[mask])
-        known = found.setdefault(op.key.data, [raw, least])
-        known[:] = max(known[0], raw), max(known[1], least)
+        known = found.get(op.key.data, [0, 0, 0])
+        found[op.key.data] = [max(pair) for pair in zip(known, (raw, own, least), strict=True)]
     return found
 
 
@@ -116,7 +119,8 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target, needed: N
         return facts | {"attention": _attention(op)} if is_apart(op) else facts
     if not isinstance(layer.kind, ConvLayer):
         return facts | {"vector": _rounded(_vector(op, layer, target) * share)}
-    facts |= {"weights": weights, "macs": _rounded(layer.macs * share), "mix": ALL if layer.kind.groups == 1 else GROUPS}
+    facts |= {"weights": weights, "macs": _rounded(layer.macs * share)}
+    facts["mix"] = ALL if layer.kind.groups == 1 else GROUPS
     facts["element"] = layer.maps[0].element_bytes
     facts["operands"] = len({number[operand] for operand in op.operands[:2] if operand in number})
     facts["matrix"] = _rounded(_matrix(layer, layer.kind, target.core.matrix) * share)

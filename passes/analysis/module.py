@@ -6,15 +6,19 @@ And whether the maps of a network have their place in DRAM, before anything work
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Container, Iterator, Sequence
 from itertools import chain, count
 from math import prod
 
 from xdsl.dialects.builtin import (
+    ArrayAttr,
     DictionaryAttr,
     FixedBitwidthType,
+    FusedLoc,
     ModuleOp,
     NameLoc,
+    NoneAttr,
+    StringAttr,
     TensorType,
     bf16,
     f16,
@@ -76,6 +80,59 @@ def element_bytes(value: SSAValue) -> int:
 def value_bytes(value: SSAValue) -> int:
     """Bytes of all elements of a tensor."""
     return prod(shape_of(value)) * element_bytes(value)
+
+
+def location_of(nodes: Sequence[tuple[str, str]]) -> NameLoc:
+    """The location of an operation that stands for these nodes of the model, pairs of a name and an operator: the name
+    of the first, and all of them inside."""
+    own = [NameLoc(StringAttr(name), NameLoc(StringAttr(operator), NoneAttr())) for name, operator in nodes]
+    return own[0] if len(own) == 1 else NameLoc(own[0].desc, FusedLoc(own, NoneAttr()))
+
+
+def nodes_of(op: Operation) -> tuple[tuple[str, str], ...]:
+    """The nodes of the model, with their operators, that an operation stands for; none where nobody noted them."""
+    inner = op.location.location if isinstance(op.location, NameLoc) else None
+    if isinstance(op.location, NameLoc) and isinstance(inner, NameLoc):
+        return ((op.location.desc.data, inner.desc.data),)
+    if isinstance(inner, FusedLoc) and isinstance(inner.locations, ArrayAttr):
+        return tuple(
+            (each.desc.data, each.location.desc.data)
+            for each in inner.locations
+            if isinstance(each, NameLoc) and isinstance(each.location, NameLoc)
+        )
+    return ()
+
+
+def absorb(old: Operation, results: Sequence[SSAValue | None]) -> None:
+    """Note that what makes these results stands for the nodes of an operation whose place it takes, too."""
+    for owner in {value.owner for value in results if value is not None and isinstance(value.owner, Operation)}:
+        own = nodes_of(owner)
+        more = [node for node in nodes_of(old) if node not in own]
+        if own and more:
+            owner.location = location_of([*own, *more])
+
+
+def absorb_between(last: Operation, sources: Collection[SSAValue], results: Sequence[SSAValue]) -> None:
+    """The same of `last` and of all between it and `sources`."""
+    known: dict[Operation, bool] = {}
+
+    def is_between(op: Operation) -> bool:
+        if op not in known:
+            known[op] = False
+            makers = [value.owner for value in op.operands if value not in sources]
+            behind = [is_between(each) for each in makers if isinstance(each, Operation)]
+            known[op] = any(behind) or any(value in sources for value in op.operands)
+        return known[op]
+
+    is_between(last)
+    for op in [op for op, holds in known.items() if holds]:
+        absorb(op, results)
+
+
+def named_part(like: Operation, name: str) -> NameLoc:
+    """The location of a part of an operation, under a name of its own: it stands for the same nodes."""
+    inner = like.location.location if isinstance(like.location, NameLoc) else NoneAttr()
+    return NameLoc(StringAttr(name), inner)
 
 
 def node_name(op: Operation) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
+from frustum.dialects.graph.declaration import LayerOp
 
 Mask: TypeAlias = NDArray[np.bool_]
 Needed: TypeAlias = Mask | None
@@ -33,7 +34,7 @@ class NeededElements:
 
     def _add(self, op: Operation) -> None:
         result = op.results[0] if op.results else None
-        if result is not None and result not in self._found and isinstance(op, g.LayerOp):
+        if result is not None and result not in self._found and isinstance(op, LayerOp):
             return  # nobody reads it
         rule = RULES.get(type(op))
         for number, operand in enumerate(op.operands):
@@ -109,9 +110,10 @@ def part(op: g.PartOp, number: int, need: Needed) -> Needed:
 
 def padded(op: g.PadOp, number: int, need: Needed) -> Needed:
     found, own = np.zeros(g.shape_of(op.x), np.bool_), whole(op, need)
-    here = tuple(slice(max(0, -low), n - max(0, -high)) for low, high, n in zip(op.low, op.high, found.shape, strict=True))
-    there = tuple(slice(max(0, low), n - max(0, high)) for low, high, n in zip(op.low, op.high, own.shape, strict=True))
-    found[here] = own[there]
+    ends = list(zip(op.low, op.high, strict=True))
+    here = [slice(max(0, -low), n - max(0, -high)) for (low, high), n in zip(ends, found.shape, strict=True)]
+    there = [slice(max(0, low), n - max(0, high)) for (low, high), n in zip(ends, own.shape, strict=True)]
+    found[tuple(here)] = own[tuple(there)]
     return found
 
 

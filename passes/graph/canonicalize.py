@@ -8,10 +8,11 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
-from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriteWalker
+from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriterListener, PatternRewriteWalker
 from xdsl.rewriter import Rewriter
 from xdsl.traits import IsTerminator, Pure
 
+from frustum.passes.analysis.module import absorb
 from frustum.passes.dequantised import fold_view
 from frustum.passes.graph.patterns.gelu import FindGelu
 from frustum.passes.graph.patterns.layers import FindSilu, FuseActivation, FusePad, PoolBeforeConv
@@ -20,6 +21,8 @@ from frustum.passes.graph.patterns.reshapes import SinkReshape, share_reshapes
 from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
 from frustum.passes.graph.patterns.volumes import LayersOnSlices, PadBehindStack
 from frustum.passes.weights import store_of
+
+ABSORBING = PatternRewriterListener(operation_replacement_handler=[absorb])
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Canonicalize(ModulePass):
         for inner in list(op.walk()):
             fold_view(inner, constants.store)
         # before anything goes into the layers that it consists of
-        PatternRewriteWalker(FindGelu(constants.store)).rewrite_module(op)
+        PatternRewriteWalker(FindGelu(constants.store), listener=ABSORBING).rewrite_module(op)
         patterns = GreedyRewritePatternApplier(
             [
                 RemoveIdentity(),
@@ -66,7 +69,7 @@ class Canonicalize(ModulePass):
             ],
             dce_enabled=False,  # it would remove other dialects' operations too
         )
-        PatternRewriteWalker(patterns).rewrite_module(op)
+        PatternRewriteWalker(patterns, listener=ABSORBING).rewrite_module(op)
         share_reshapes(op)
         remove_unused(op)
 

@@ -17,6 +17,7 @@ from xdsl.irdl import IRDLOperation
 from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import ActAttr
 from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.analysis.module import location_of
 from frustum.passes.dequantised import Dequantised, note
 from frustum.passes.errors import NotConstant, Refused
 from frustum.passes.onnx.images import Images
@@ -51,9 +52,10 @@ class Network:
     counts: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By node that counts in floating point: its operator, and the largest integer that it needs exactly."""
 
-    def emit(self, op: IRDLOperation, name: str) -> SSAValue:
-        """Appends an operation that stands for the node `name`; returns its result."""
-        op.location = NameLoc(StringAttr(name), NoneAttr())
+    def emit(self, op: IRDLOperation, name: str, operator: str | None = None) -> SSAValue:
+        """Appends an operation that stands for the node `name`, an `operator`, or for the constant `name`; returns its
+        result."""
+        op.location = location_of([(name, operator)]) if operator else NameLoc(StringAttr(name), NoneAttr())
         self.block.add_op(op)
         op.verify_()
         if self.images is not None:
@@ -205,7 +207,7 @@ class Node:
         return output < len(self.proto.output) and bool(self.proto.output[output])
 
     def emit(self, op: IRDLOperation) -> SSAValue:
-        return self.network.emit(op, self.name)
+        return self.network.emit(op, self.name, self.op_type)
 
     def weight(self, array: Array, suffix: str) -> SSAValue:
         """A constant made by a converter."""

@@ -200,7 +200,7 @@ def _subgraphs(chain: Chain, ran: RanChain, times: ChainSchedule) -> list[Subgra
             piece.executable.manifest["options"].get("least_work"),
             piece.executable.manifest["options"].get("alternatives"),
             piece.executable.manifest["options"].get("whole_network"),
-            piece.executable.manifest["options"].get("compress_weights", "none") != "none",
+            bool(piece.executable.manifest["options"].get("may_compress")),
             piece.executable.manifest["options"].get("in_dram", {}),
         )
         for piece, (start, _) in zip(chain.pieces, times.pieces, strict=True)
@@ -276,7 +276,10 @@ def layers_of(manifest: Mapping[str, Any], prefix: str = "") -> list[LayerInfo]:
     units = [f"{prefix}{unit}" for unit in manifest["units"]]
     facts = manifest["options"].get("layers", [])
     return [
-        LayerInfo(name, fact["op"], units[fact["unit"]] if 0 <= fact["unit"] < len(units) else None)
+        LayerInfo(
+            name, fact["op"], units[fact["unit"]] if 0 <= fact["unit"] < len(units) else None,
+            nodes=tuple(fact.get("nodes", ())),
+        )
         for name, fact in zip(manifest["layers"], facts, strict=False)
     ]
 

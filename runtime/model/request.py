@@ -278,6 +278,7 @@ def choices_for(
         thresholds=policy[2],
         compression=compression,
         if_better=compression == AUTO,
+        may_compress=request.compress_weights != "none",
     )
     if edits := edits_of(request):
         check_anchors(edits, choices, stop)

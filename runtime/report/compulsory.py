@@ -37,8 +37,8 @@ class NetworkFacts:
         """Of each weight, by name and bytes, the fewest in which it can be stored; pieces may share some."""
         found: dict[tuple[str, int], int] = {}
         for network in self.networks or ():
-            for name, (raw, least) in network["weights"].items():
-                found[name, raw] = max(found.get((name, raw), 0), least if self.is_compressed else raw)
+            for name, (raw, own, least) in network["weights"].items():
+                found[name, raw] = max(found.get((name, raw), 0), least if self.is_compressed else own)
         return found
 
     @cached_property

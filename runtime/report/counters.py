@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Depthwise, External, Program
+from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Conv, Depthwise, External
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import byte_energy_pj, mac_energy_pj
 from frustum.runtime.device.expand import DRAM, OPERANDS, SIDES, Expanded, Rows

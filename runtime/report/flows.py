@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Copy, External
-from frustum.runtime.device.expand import DRAM, OPERANDS, Expanded, Rows
+from frustum.dialects.isa.program import ELEMENT_BYTES, MEMORIES, Copy
+from frustum.runtime.device.expand import OPERANDS, Expanded, Rows
 from frustum.runtime.device.form import Ints
 from frustum.runtime.time.work import Workload
 

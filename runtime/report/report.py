@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,8 @@ class LayerInfo:
     where: str = "device"
     reason: str = ""
     """Why it is on the host."""
+    nodes: tuple[str, ...] = ()
+    """The model's nodes that it stands for, where that is not one of its own name."""
 
 
 @dataclass(frozen=True)
@@ -366,13 +368,17 @@ def _layers(runs: Sequence[SubgraphRun], infos: Sequence[LayerInfo]) -> list[dic
             before = cycles.get(name) or 0
             cycles[name] = None if run.timeline is None else before + int(layer_cycles[number])
             dram_bytes[name] = dram_bytes.get(name, 0) + int(run.counters.layer_dram_bytes[number])
-    known = {info.name: info for info in infos}
+    known: dict[str, LayerInfo] = {}
+    for info in infos:  # steps of one layer have one name
+        first = known.setdefault(info.name, info)
+        known[info.name] = replace(first, nodes=tuple(dict.fromkeys((*first.nodes, *info.nodes))))
     for name, unit in _units_of_layers(runs).items():
         known.setdefault(name, LayerInfo(name, "", unit))
     return [
         {
             "name": name, "op": info.op, "unit": info.unit, "where": info.where,
             "cycles": cycles.get(name, 0), "dram_bytes": dram_bytes.get(name, 0),
+            **({"nodes": list(info.nodes)} if info.nodes else {}),
         }
         for name, info in known.items()
     ]  # fmt: skip

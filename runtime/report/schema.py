@@ -174,7 +174,8 @@ class LayerFigures(TypedDict):
     """One of the model's."""
 
     name: Annotated[str, Key("", "as in the file")]
-    op: Annotated[str, Key("", "its operator")]
+    op: Annotated[str, Key("", "the model's operator")]
+    nodes: NotRequired[Annotated[list[str], Key("", "the model's nodes that it stands for, where not one of its name")]]
     unit: Annotated[str | None, Key("", "the unit that it is in; null on the host")]
     where: Annotated[str, Key("", "`device` or `host`")]
     cycles: Annotated[int | None, Key(CYCLES, "of the run, each cycle given to the layer whose effect comes next")]

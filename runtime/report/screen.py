@@ -5,17 +5,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from frustum.runtime.report.terminal import WIDTH, bytes_text, nan_text, seconds_parts, seconds_text, share
+from frustum.runtime.report.terminal import (
+    WIDTH,
+    bytes_text,
+    bytes_texts,
+    energy_line,
+    nan_text,
+    seconds_parts,
+    seconds_text,
+    share,
+    wrapped,
+)
+from frustum.runtime.report.units import PLANNED
 
 MOST_UNITS = 6
 MOST_WAITS = 3
 BOLD, DIM, GREEN, YELLOW, RED, PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[31m", "\033[0m"
-CUT = re.compile(r"cut before '(?P<layer>.*)': \d+ DRAM bytes here, \d+ in all")
-"""What policy optimal says."""
 Data = Mapping[str, Any]
 
 
@@ -23,7 +31,8 @@ def screen(data: Data, colours: bool = False) -> str:
     """The text; with `colours`, for a terminal that knows ANSI's."""
     paint = _painted if colours else _plain
     parts = [_title(data, paint), _host(data), _dram(data, paint), _time(data, paint), _units(data), _rest(data, paint)]
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+    lines = [[piece for line in part for piece in wrapped(line)] for part in parts if part]
+    return "\n\n".join("\n".join(part) for part in lines) + "\n"
 
 
 def _painted(text: str, colour: str) -> str:
@@ -36,7 +45,7 @@ def _plain(text: str, colour: str) -> str:
 
 def _title(data: Data, paint: Any) -> list[str]:
     machine = data.get("target_file") or data["target"]
-    title = f"{data['model']} on {machine}, {data['dtype']}, policy {data['policy']}"[:WIDTH]
+    title = f"{data['model']} on {machine}, {data['dtype']}, policy {data['policy']}"
     layers, units = data["layers"], data["units"]
     host = sum(layer["where"] == "host" for layer in layers)
     fused = [len(unit["layers"]) for unit in units]
@@ -46,7 +55,7 @@ def _title(data: Data, paint: Any) -> list[str]:
         words.append(f"{_many(len(units), 'unit')}{largest}")
     if host:
         words.append(f"{host} on the host")
-    return [paint(title, BOLD), paint("=" * len(title), DIM), "; ".join(words)]
+    return [paint(title, BOLD), paint("=" * min(len(title), WIDTH), DIM), "; ".join(words)]
 
 
 def _many(number: int, word: str) -> str:
@@ -61,32 +70,36 @@ def _host(data: Data) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for layer in host["layers"]:
         reasons.setdefault((layer["op"], layer["reason"]), []).append(layer["name"])
-    lines = [f"  {len(names)} x {op} ({names[0]}): {why}"[:WIDTH] for (op, why), names in reasons.items()]
+    lines = [f"  {len(names)} x {op} ({names[0]}): {why}" for (op, why), names in reasons.items()]
     return ["On the host", *lines[:MOST_UNITS], *([f"  and {len(lines) - MOST_UNITS} more kinds"] * (len(lines) > 6))]
 
 
 def _dram(data: Data, paint: Any) -> list[str]:
+    """Each line has both figures of its ratio, with one prefix."""
     dram = data["dram"]
-    total = dram["total_bytes"]
+    total, least, bound = dram["total_bytes"], dram["compulsory_bytes"], dram["bound_bytes"]
     if not total:
         return []
-    moved = total - dram["other_bytes"]
-    line = f"{paint('DRAM', BOLD)}  {bytes_text(total)}"
-    if dram["bound_bytes"]:
-        times = moved / dram["bound_bytes"]
+    moved, alone = total - dram["other_bytes"], dram.get("layer_by_layer_bytes")
+    whole, data_, compulsory, bound_, apart = bytes_texts(total, moved, least, bound or 0, alone or 0)
+    line = f"{paint('DRAM', BOLD)}  {whole}"
+    lines = [f"{line}, {dram['total_ratio']:.3f} times the compulsory {compulsory}" if least else line]
+    if least:
+        lines.append(f"  without code and tables {data_}, {dram['ratio']:.3f} times the compulsory {compulsory}")
+    if bound:
+        times = moved / bound
         colour = GREEN if times < 1.05 else YELLOW if times < 1.5 else RED
-        line += f", {paint(f'{times:.3f} times', colour)} the least that any plan moves ({dram['bound_by']})"
-    elif dram["ratio"] is not None:
-        line += f", {dram['ratio']:.3f} times the compulsory bytes"
-    lines = [line]
-    alone = dram.get("layer_by_layer_bytes")
+        words = paint(f"{times:.3f} times", colour)
+        text = f"{words} the {bound_} that any plan moves ({dram['bound_by']})"
+        lines.append(f"  without code and tables {data_}, {text}")
     if alone and dram["maps"]:
         kept = dram["maps"] - dram["maps_in_dram"]
-        saved = f"{alone / moved:.2f} times as much" if moved else "more"
-        lines.append(f"  layer by layer {bytes_text(alone)}, {saved}: {kept} of {dram['maps']} maps stay on chip")
+        saved = f", {alone / moved:.3f} times the {data_}" if moved else ""
+        lines.append(f"  layer by layer {apart}{saved}: {kept} of {dram['maps']} maps stay on chip")
     kinds = (("weights", "weight"), ("inputs", "input"), ("outputs", "output"), ("maps", "intermediate"),
-             ("code", "other"))  # fmt: skip
-    parts = [f"{name} {bytes_text(dram[f'{key}_bytes'])}" for name, key in kinds if dram[f"{key}_bytes"]]
+             ("code and tables", "other"))  # fmt: skip
+    sizes = {name: dram[f"{key}_bytes"] for name, key in kinds if dram[f"{key}_bytes"]}
+    parts = (f"{name} {text}" for name, text in zip(sizes, bytes_texts(*sizes.values()), strict=True))
     return [*lines, f"  {', '.join(parts)}"]
 
 
@@ -99,19 +112,21 @@ def _time(data: Data, paint: Any) -> list[str]:
     if cycles["bound"]:
         times = total / cycles["bound"]
         colour = GREEN if times < 1.1 else YELLOW if times < 2 else RED
-        line += f", {paint(f'{times:.3f} times', colour)} the bound ({cycles['bound_by']})"
+        words = paint(f"{times:.3f} times", colour)
+        lines = [line, f"  {words} the bound of {cycles['bound']:,} cycles ({cycles['bound_by']})"]
     elif cycles["ratio"]:
-        line += f", {cycles['ratio']:.3f} times the roofline"
-    lines = [line]
+        lines = [line, f"  {cycles['ratio']:.3f} times the roofline of {cycles['roofline']:,.2f} cycles"]
+    else:
+        lines = [line]
     found = data.get("waiting") or []
     busy = [each for each in found if not each["is_wait"]]
     waits = [each for each in found if each["is_wait"]][:MOST_WAITS]
     if busy:
         words = (f"{100 * each['share']:.0f} % {each['what']}" for each in busy[:MOST_WAITS])
-        lines.append(f"  at work: {'; '.join(words)}"[:WIDTH])
+        lines.append(f"  at work: {'; '.join(words)}")
     for each in waits:
         units = f" ({', '.join(each['units'])})" if each["units"] else ""
-        lines.append(f"  {100 * each['share']:.0f} % of the time {each['what']}{units}"[:WIDTH])
+        lines.append(f"  {100 * each['share']:.0f} % of the time {each['what']}{units}")
     return lines
 
 
@@ -137,7 +152,9 @@ def _units(data: Data) -> list[str]:
         cells = (cell.rjust(width) for cell, width in zip(figures, widths[1:], strict=True))
         lines.append("  ".join(["", first.ljust(widths[0]), *cells, words]))
     rest = len(units) - len(chosen)
-    return ["Units that take most", *(line[:WIDTH] for line in lines), *([f"  and {rest} more"] * (rest > 0))]
+    start = 2 + sum(widths) + 2 * 4
+    lines = [part for line in lines for part in wrapped(line, start - 2)]
+    return ["Units that take most", *lines, *([f"  and {rest} more"] * (rest > 0))]
 
 
 def _layers_text(layers: Sequence[str]) -> str:
@@ -145,14 +162,18 @@ def _layers_text(layers: Sequence[str]) -> str:
 
 
 def _reason(stopped_by: str | None) -> str:
-    """Why a unit ends."""
-    found = CUT.fullmatch(stopped_by or "")
-    return f"cut before {found['layer']}" if found else stopped_by or "the network ends"
+    """Why a unit ends; its bytes have a column of their own."""
+    found = PLANNED.fullmatch(stopped_by or "")
+    why = found["why"] if found else stopped_by or "the network ends"
+    return why.replace("cut before '", "cut before ").removesuffix("'") if why.startswith("cut before '") else why
 
 
 def _rest(data: Data, paint: Any) -> list[str]:
     lines = []
-    peaks = [f"{name.upper()} {bytes_text(size)}" for name, size in data["peak_bytes"].items() if size]
+    used = {name.upper(): size for name, size in data["peak_bytes"].items() if size}
+    peaks = [f"{name} {text}" for name, text in zip(used, bytes_texts(*used.values()), strict=True)]
+    if data["energy_pj"]["total"]:
+        lines.append(f"{paint('Energy', BOLD)}  {energy_line(data['energy_pj'])}")
     if peaks:
         lines.append(f"{paint('On chip', BOLD)}  {', '.join(peaks)} at most")
     if data["check"]:

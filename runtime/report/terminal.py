@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import floor, log10
 from typing import Any
 
 from frustum.runtime.failures import UsageError
@@ -15,6 +17,8 @@ WIDTH = 100
 _INDENT = "  "
 _KINDS = ("gdma", "cdma", "bus", "fetch", "iodma", "mvdma", "matrix", "vector")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
+COLOUR = re.compile(r"\033\[\d+m")
+JOULES = ("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)
 
 
 def show(text: str) -> None:
@@ -53,7 +57,8 @@ def render(data: Mapping[str, Any]) -> str:
     if data["check"]:
         sections.append(_check(data["check"]))
     sections.append(_seconds(data["seconds"]))
-    return "\n\n".join("\n".join(line[:WIDTH] for line in section) for section in sections if section) + "\n"
+    lines = [[part for line in section for part in wrapped(line)] for section in sections if section]
+    return "\n\n".join("\n".join(section) for section in lines) + "\n"
 
 
 # --- sections ----------------------------------------------------------------------------------------------
@@ -73,7 +78,7 @@ def _title(data: Mapping[str, Any]) -> list[str]:
 def _dram(dram: Mapping[str, Any]) -> list[str]:
     total = dram["total_bytes"]
     rows = [
-        (name, bytes_text(dram[key]), f"{dram[key]:,} B", share(dram[key], total))
+        (name, f"{dram[key]:,} B", share(dram[key], total))
         for name, key in (
             ("weights", "weight_bytes"),
             ("inputs", "input_bytes"),
@@ -84,22 +89,27 @@ def _dram(dram: Mapping[str, Any]) -> list[str]:
         )
     ]
     lines = ["DRAM traffic", *table(rows)]
-    lines.append(f"{_INDENT}read {bytes_text(dram['read_bytes'])}, written {bytes_text(dram['write_bytes'])}")
+    lines.append(f"{_INDENT}read {dram['read_bytes']:,} B, written {dram['write_bytes']:,} B")
     if dram["ratio"] is not None:
-        least = f"{bytes_text(dram['compulsory_bytes'])} ({dram['compulsory_bytes']:,} B)"
-        form = "" if dram["compulsory_bytes"] == dram["compressed_compulsory_bytes"] else " with raw weights"
-        lines.append(
-            f"{_INDENT}{dram['ratio']:.3f} times the compulsory {least}{form}, code and tables aside"
-        )
-        if form:
-            stored = dram["compressed_compulsory_bytes"]
-            least = f"{bytes_text(stored)} ({stored:,} B) with weights as they are stored"
-            lines.append(f"{_INDENT}{dram['ratio_to_compressed']:.3f} times the {least}")
+        lines += [_INDENT + line for line in _ratios(dram)]
+    return lines
+
+
+def _ratios(dram: Mapping[str, Any]) -> list[str]:
+    """The total and what it is without code and tables, as multiples of what is compulsory."""
+    moved, least = dram["total_bytes"] - dram["other_bytes"], dram["compulsory_bytes"]
+    lines = [
+        f"all {dram['total_bytes']:,} B are {dram['total_ratio']:.3f} times the compulsory {least:,} B",
+        f"{moved:,} B without code and tables are {dram['ratio']:.3f} times the compulsory {least:,} B",
+    ]
+    if (stored := dram["compressed_compulsory_bytes"]) != least:
+        text = f"the compulsory {stored:,} B with each weight in its smallest form"
+        lines.append(f"{moved:,} B without code and tables are {dram['ratio_to_compressed']:.3f} times {text}")
     return lines
 
 
 def _weights(weights: Mapping[str, Any]) -> str:
-    raw, stored = bytes_text(weights["raw_bytes"]), bytes_text(weights["stored_bytes"])
+    raw, stored = bytes_texts(weights["raw_bytes"], weights["stored_bytes"])
     tensors = f"{weights['compressed_tensors']} tensors compressed"
     shared = f", {weights['shared_tensors']} shared" if weights["shared_tensors"] else ""
     return f"{_INDENT}{raw} of weights take {stored} of DRAM ({weights['codec']}: {tensors}{shared})"
@@ -113,7 +123,7 @@ def _cycles(data: Mapping[str, Any]) -> list[str]:
         f"{_INDENT}{total:,} cycles, {seconds_text(total / clock_hz)} at {clock_hz / 1e6:,.0f} MHz",
     ]
     if cycles["ratio"] is not None:
-        lines.append(f"{_INDENT}{cycles['ratio']:.3f} times the roofline of {cycles['roofline']:,.0f} cycles")
+        lines.append(f"{_INDENT}{cycles['ratio']:.3f} times the roofline of {cycles['roofline']:,.2f} cycles")
     if cycles["bound"]:
         bound, by = cycles["bound"], cycles["bound_by"]
         lines.append(f"{_INDENT}{total / bound:.3f} times the bound of {bound:,} cycles ({by})")
@@ -207,6 +217,13 @@ def _energy(energy: Mapping[str, float]) -> list[str]:
     return ["Energy", *table([*rows, ("total", energy_text(total), share(total, total))])]
 
 
+def energy_line(energy: Mapping[str, float]) -> str:
+    """The total and its parts, all with one prefix."""
+    parts = {_energy_name(name): pj for name, pj in energy.items() if name != "total" and pj}
+    total, *others = energy_texts(energy["total"], *parts.values())
+    return f"{total}: {', '.join(f'{name} {text}' for name, text in zip(parts, others, strict=True))}"
+
+
 def _energy_name(name: str) -> str:
     return f"MACs {name.removeprefix('mac_')}" if name.startswith("mac_") else name.upper()
 
@@ -215,7 +232,7 @@ def _memory(data: Mapping[str, Any]) -> list[str]:
     """In several pieces beside it what the network in one piece needs, where that fits."""
     uncut = data.get("unsplit_peak_bytes") if len(data["subgraphs"]) > 1 else None
     rows = [
-        (name.upper(), bytes_text(size), f"{size:,} B", f"in one piece {uncut[name]:,} B" if uncut else "")
+        (name.upper(), f"{size:,} B", f"in one piece {uncut[name]:,} B" if uncut else "")
         for name, size in data["peak_bytes"].items()
     ]
     return ["Peak memory (highest address written)", *table(row if uncut else row[:-1] for row in rows)]
@@ -232,7 +249,7 @@ def _subgraphs(data: Mapping[str, Any]) -> list[str]:
             f"chip {each['chip']}",
             "" if each["cycles"] is None else f"{each['cycles']:,} cycles",
             f"SRAM {each['peak_sram_bytes']:,} B",
-            f"file {bytes_text(each['executable_bytes'])}",
+            f"file {each['executable_bytes']:,} B",
         )
         for each in found
     ]
@@ -292,12 +309,40 @@ def table(rows: Iterable[tuple[str, ...]]) -> list[str]:
     return lines
 
 
+def wrapped(line: str, indent: int = 4) -> list[str]:
+    """A line of at most `WIDTH` columns, and what is left of it on further ones.  A word that is longer stays whole."""
+    start, lines, here = len(line) - len(line.lstrip()) + indent, list[str](), ""
+    for word in re.findall(r"\s*\S+", line):
+        if here.strip() and len(COLOUR.sub("", here + word)) > WIDTH:
+            lines.append(here)
+            here, word = " " * start, word.lstrip()
+        here += word
+    return [*lines, here]
+
+
 def bytes_text(size: int) -> str:
     """`1.50 MiB`; below 1 KiB exact."""
-    value, number = float(size), 0
-    while value >= 1024 and number + 1 < len(_BINARY):
-        value, number = value / 1024, number + 1
-    return f"{size} B" if number == 0 else f"{value:.2f} {_BINARY[number]}"
+    number = _prefix(size)
+    return f"{size} B" if number == 0 else f"{size / 1024**number:.2f} {_BINARY[number]}"
+
+
+def bytes_texts(*sizes: int) -> list[str]:
+    """Sizes that are read beside each other: all with the prefix of the largest, `1.684 MiB` and `0.014 MiB`; exact
+    where that is below 1 KiB."""
+    number = _prefix(max(sizes, default=0))
+    return [f"{size} B" if number == 0 else f"{_digits(size / 1024**number)} {_BINARY[number]}" for size in sizes]
+
+
+def _prefix(size: int) -> int:
+    number = 0
+    while size >= 1024 ** (number + 1) and number + 1 < len(_BINARY):
+        number += 1
+    return number
+
+
+def _digits(value: float) -> str:
+    """Three digits behind the point, or as many as show three of the number."""
+    return f"{value:.3f}" if value >= 0.1 or value == 0 else f"{value:.{2 - floor(log10(value))}f}"
 
 
 def seconds_text(seconds: float) -> str:
@@ -305,7 +350,14 @@ def seconds_text(seconds: float) -> str:
 
 
 def energy_text(picojoule: float) -> str:
-    return _scaled(picojoule * 1e-12, (("J", 1.0), ("mJ", 1e-3), ("uJ", 1e-6), ("nJ", 1e-9)))
+    return _scaled(picojoule * 1e-12, JOULES)
+
+
+def energy_texts(*picojoules: float) -> list[str]:
+    """All with the prefix of the largest."""
+    most = max(picojoules, default=0.0) * 1e-12
+    name, factor = next(((n, f) for n, f in JOULES if most >= f), JOULES[-1])
+    return [f"{_digits(each * 1e-12 / factor)} {name}" for each in picojoules]
 
 
 def _scaled(value: float, units: tuple[tuple[str, float], ...]) -> str:

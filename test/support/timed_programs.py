@@ -172,7 +172,8 @@ class TimedPrograms:
                 return p.Hide(in_view=source, ahead=random.randint(-3, 9), **views, **common)
             case "reduce":
                 accumulate = random.randrange(depth) if depth and random.random() < 0.5 else None
-                return p.Reduce(kind="sum", in_view=source, axes=(1, 3), accumulate=accumulate, **views, **common)
+                kind = random.choice(("sum", "variance")) if accumulate is None else "sum"
+                return p.Reduce(kind=kind, in_view=source, axes=(1, 3), accumulate=accumulate, **views, **common)
             case "lrn":
                 return p.Lrn(in_view=source, channels=self.span(depth, 12), size=random.randint(1, 6), alpha=1.0,
                              beta=0.75, bias=1.0, **views, **common)  # fmt: skip

@@ -524,8 +524,8 @@ class _Unit:
                 own, simple, hard = 2 * price.reduction, simple + 2, hard + 1
             case p.Hide():  # compare and select
                 simple += 1
-            case p.Reduce():
-                own = price.reduction
+            case p.Reduce():  # a variance: the sums of elements and of their squares
+                own = (2 if op.kind == "variance" else 1) * price.reduction
             case p.Lrn():  # squares of the window, power, divide
                 own, hard = op.size * price.lrn_per_window_element, hard + 2
             case p.Resize():

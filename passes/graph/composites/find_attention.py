@@ -18,7 +18,7 @@ from xdsl.utils.exceptions import VerifyException
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.module import keep_range
-from frustum.passes.analysis.module import node_name
+from frustum.passes.analysis.module import absorb_between, node_name
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.patterns.attention_masks import ScoreAxes, causal_from, mask_of
 from frustum.passes.graph.patterns.attention_parts import (
@@ -274,6 +274,7 @@ class _Writer:
             return
         keep_range(found.weighted, whole)
         result = self.add(whole)
+        absorb_between(found.weighted, [each.source.value for each in choice.parts], whole.results)
         end = choice.end
         if is_first and not choice.is_merged:
             result = self.shaped(result, (choice.batch, choice.heads, sizes[1], rows))

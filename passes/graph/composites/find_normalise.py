@@ -15,7 +15,7 @@ from xdsl.rewriter import Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.module import keep_range
-from frustum.passes.analysis.module import node_name
+from frustum.passes.analysis.module import absorb, absorb_between, node_name
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
 
@@ -84,6 +84,7 @@ def write_plain(op: g.BinaryOp, store: WeightStore) -> bool:
         source, rms = centred(x, mean)
         made = g.NormaliseOp(source, axes=mean.axes, epsilon=epsilon, rms=rms)
         made.location = op.location
+        absorb_between(op, [source], made.results)
         keep_range(op, made)
         Rewriter.replace_op(op, [made])
         return True
@@ -218,6 +219,7 @@ def with_affine(op: g.NormaliseOp, store: WeightStore) -> bool:
             op.x, *operands, axes=op.axes, epsilon=op.epsilon, groups=op.groups, rms=op.rms
         )
         made.location = op.location
+        absorb(user, made.results)
         keep_range(user, made)
         Rewriter.replace_op(user, [made])
         op, is_changed = made, True

@@ -17,6 +17,7 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from frustum.dialects import graph as g
 from frustum.dialects.module import keep_range
+from frustum.passes.analysis.module import absorb_between
 from frustum.passes.graph.patterns.strided import constant_of
 from frustum.passes.weights import WeightStore
 
@@ -41,6 +42,7 @@ class FindGelu(RewritePattern):
             if kind is not None and x.type == op.result.type:
                 whole = g.UnaryOp(g.ActAttr.of(kind), x)
                 whole.location = op.location
+                absorb_between(op, [x], whole.results)
                 keep_range(op, whole)
                 rewriter.replace(op, whole)
                 return

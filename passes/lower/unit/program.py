@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from frustum.dialects.foreign import is_foreign, name_of
 from frustum.dialects.graph import shape_of
 from frustum.dialects.isa.program import ELEMENT_BYTES, ExternalClass
 from frustum.dialects.target import Target
-from frustum.passes.analysis.module import element_in, layer_name
+from frustum.passes.analysis.module import element_in, layer_name, nodes_of
 from frustum.passes.lower.unit.homes import Home
 from frustum.passes.lower.unit.memory_map import Placed
 
@@ -264,6 +265,9 @@ class Names:
 
     layers: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
+    """The operator of the model's node, or else what the operation is called."""
+    nodes: list[str] = field(default_factory=list)
+    """The model's nodes that a layer stands for, as JSON."""
     macs: list[int] = field(default_factory=list)
     own_elements: list[int] = field(default_factory=list)
     units: list[str] = field(default_factory=list)
@@ -280,7 +284,9 @@ class Names:
     def layer(self, op: Operation, kind: str, macs: int, own_elements: int = 0) -> int:
         name = op.location.desc.data if isinstance(op.location, NameLoc) else f"{kind}_{len(self.layers)}"
         self.layers.append(name)
-        self.kinds.append(kind)
+        nodes = nodes_of(op)
+        self.kinds.append(nodes[0][1] if nodes else kind)
+        self.nodes.append(json.dumps([name for name, _ in nodes]))
         self.macs.append(macs)
         self.own_elements.append(own_elements)
         self.unit_of.append(len(self.units) - 1)
@@ -302,6 +308,7 @@ class Names:
         return {
             m.LAYERS: m.texts(self.layers),
             m.LAYER_KINDS: m.texts(self.kinds),
+            m.LAYER_NODES: m.texts(self.nodes),
             m.USEFUL_MACS: m.numbers(self.macs),
             m.LAYER_UNITS: m.numbers(self.unit_of),
             m.UNITS: m.texts(self.units),

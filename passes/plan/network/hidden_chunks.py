@@ -19,14 +19,14 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, NameLoc, StringAttr, UnitAttr, UnknownLoc, i64
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, UnitAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div, replaced
 from frustum.dialects.module import HELD_BYTES, JOINT, PART_OF_SUM
 from frustum.passes.analysis.layer import layer_of
-from frustum.passes.analysis.module import element_bytes, node_name, sole_reader, value_bytes
+from frustum.passes.analysis.module import element_bytes, named_part, node_name, sole_reader, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.layer_order import LayerOrder
@@ -268,7 +268,7 @@ class PartWriter:
         if not isinstance(op, g.WeightOp):
             op.attributes.update(like.attributes)
         name = node_name(like)
-        op.location = NameLoc(StringAttr(name + chunk), UnknownLoc()) if name and chunk else like.location
+        op.location = named_part(like, name + chunk) if name and chunk else like.location
         block = self.last.parent
         assert isinstance(block, Block)
         block.insert_op_before(op, self.last)

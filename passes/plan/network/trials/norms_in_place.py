@@ -24,14 +24,14 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, UnknownLoc, f32
+from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
 from frustum.dialects.module import FORM
 from frustum.passes.analysis.layer import is_layer
-from frustum.passes.analysis.module import node_name, value_bytes
+from frustum.passes.analysis.module import named_part, node_name, value_bytes
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import has_weights, made_in_dram
 from frustum.passes.plan.network.layer_order import LayerOrder
@@ -172,7 +172,7 @@ class NormInPlace:
         if FORM in self.op.attributes:
             op.attributes[FORM] = self.op.attributes[FORM]
         name = node_name(self.op)
-        op.location = NameLoc(StringAttr(f"{name}/{word}"), UnknownLoc()) if name else self.op.location
+        op.location = named_part(self.op, f"{name}/{word}") if name else self.op.location
         return self.put_before(op, before)
 
     def constant(

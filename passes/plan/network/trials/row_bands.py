@@ -17,13 +17,13 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr, TensorType, UnknownLoc
+from xdsl.dialects.builtin import ModuleOp, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, aligned, ceil_div
-from frustum.passes.analysis.module import node_name, readers_in_network, value_bytes
+from frustum.passes.analysis.module import named_part, node_name, readers_in_network, value_bytes
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.hidden_chunks import (
@@ -226,7 +226,7 @@ class RowBands:
     def insert(self, op: Operation, like: Operation, band: str = "") -> SSAValue:
         """Put an operation before the last layer; `band` is added to the name that it has like another one."""
         name, last = node_name(like), self.layers.ops[-1]
-        op.location = NameLoc(StringAttr(name + band), UnknownLoc()) if name and band else like.location
+        op.location = named_part(like, name + band) if name and band else like.location
         block = last.parent
         assert isinstance(block, Block)
         block.insert_op_before(op, last)
