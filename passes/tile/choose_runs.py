@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, UnitAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr, UnitAttr
 from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.extents import aligned
-from frustum.dialects.graph import networks_of
+from frustum.dialects.graph import NetworkOp, networks_of
 from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import IN_CORE, RESERVED, number_of
 from frustum.dialects.target import Target
@@ -57,6 +58,20 @@ class ChooseRuns(ModulePass):
         for network in networks_of(op):
             units = [unit for unit in network.body.block.ops if isinstance(unit, UnitOp)]
             Chosen(units, target, wanted, usable).write()
+            number_again(network)
+
+
+def number_again(network: NetworkOp) -> None:
+    """Units that are numbered, and of which some became one, have no gaps between their numbers."""
+    units = [unit for unit in network.body.block.ops if isinstance(unit, UnitOp)]
+    names = [NUMBERED.fullmatch(unit.unit_name.data) for unit in units]
+    first = names[0] if names else None
+    if first is not None and all(names):
+        for number, unit in enumerate(units, int(first[1])):
+            unit.properties["unit_name"] = StringAttr(f"u{number}")
+
+
+NUMBERED = re.compile(r"u(\d+)")
 
 
 class Chosen:

@@ -27,7 +27,7 @@ from frustum.runtime.report.layer_by_layer import layer_by_layer
 from frustum.runtime.report.units import (
     SubgraphRun,
     UnitInfo,
-    nram_operand_share,
+    nram_operands,
     through_dram,
     unit_figures,
 )
@@ -143,6 +143,7 @@ def make_report(
         [run.counters.peak_bytes for run in runs],
         splitting.unsplit_peak_bytes,
     )
+    inside = nram_operands(runs)
     data = {
         "schema": SCHEMA, "model": model, "target": target.name, "dtype": dtype, "policy": policy,
         "clock_hz": target.clock_hz,
@@ -156,7 +157,8 @@ def make_report(
         "engines": _engines(runs, splitting.total_cycles),
         "flows": listed(added(run.counters.flows for run in runs)),
         "sram": _sram(runs),
-        "nram_operand_share": nram_operand_share(runs),
+        "nram_operand_share": inside["reading"] / inside["following"] if inside and inside["following"] else None,
+        "nram_operands": inside,
         "peak_bytes": {name: max((peak[name] for peak in peaks), default=0) for name in ON_CHIP},
         "waiting": _waiting(runs, splitting.total_cycles),
         "energy_pj": _energy(runs, target, sum(passing)),
@@ -195,13 +197,13 @@ def _subgraph(run: SubgraphRun) -> dict[str, Any]:
     }
 
 
-def _alternatives(runs: Sequence[SubgraphRun]) -> dict[str, dict[str, int]] | None:
-    """What plans for time, bytes and energy are expected to take, summed; None where some run does not say."""
+def _alternatives(runs: Sequence[SubgraphRun]) -> dict[str, dict[str, int | bool]] | None:
+    """What plans for time, bytes and energy were predicted to take, summed; None where some run does not say."""
     said = [run.alternatives for run in runs if run.alternatives is not None]
     if not said or len(said) < len(runs):
         return None
     return {
-        name: {figure: sum(int(each[name][figure]) for each in said) for figure in figures}
+        name: {**{figure: sum(int(each[name][figure]) for each in said) for figure in figures}, "predicted": True}
         for name, figures in said[0].items()
     }
 

@@ -127,6 +127,13 @@ class SramFigures(TypedDict):
     write_bytes: Annotated[int, Key(B, "written there")]
 
 
+class NramOperandFigures(TypedDict):
+    """Layers that follow another one in their unit."""
+
+    reading: Annotated[int, Key(NUMBER, "layers that read a map of their unit in NRAM")]
+    following: Annotated[int, Key(NUMBER, "layers that read a map of their unit")]
+
+
 class OnChipFigures(TypedDict):
     """Bytes of each memory."""
 
@@ -163,11 +170,12 @@ class AddressCacheFigures(TypedDict):
 
 
 class PlanFigures(TypedDict):
-    """What the planner expects of one way."""
+    """What the planner's model says of one way, before what is done to its program later; nothing is counted."""
 
-    dram_bytes: Annotated[int, Key(B, "it is expected to move")]
-    cycles: Annotated[int, Key(CYCLES, "it is expected to take")]
-    energy_pj: Annotated[int, Key("pJ", "it is expected to cost")]
+    dram_bytes: Annotated[int, Key(B, "predicted to move, with weights as they are, without code and tables")]
+    cycles: Annotated[int, Key(CYCLES, "predicted to take")]
+    energy_pj: Annotated[int, Key("pJ", "predicted to cost")]
+    predicted: Annotated[bool, Key("", "true: none of it was counted")]
 
 
 class LayerFigures(TypedDict):
@@ -360,13 +368,14 @@ class ReportData(TypedDict):
     nram_operand_share: Annotated[
         float | None, Key(SHARE, "of layers that read a map of their unit: those that read it in NRAM")
     ]
+    nram_operands: Annotated[NramOperandFigures | None, Key("", "what `nram_operand_share` is the quotient of")]
     peak_bytes: Annotated[OnChipFigures, Key("", "the highest address that is written in each kind of memory")]
     waiting: Annotated[list[WaitingFigures] | None, Key("", "the critical path in words, at most ten")]
     energy_pj: Annotated[dict[str, float], Key("pJ", "`total`, each memory, and products by type", "PART")]
     line_buffer: Annotated[LineBufferFigures, Key("", "all line buffers")]
     address_cache: Annotated[AddressCacheFigures, Key("", "all address caches")]
     alternatives: Annotated[
-        dict[str, PlanFigures] | None, Key("", "plans for `time`, `bytes` and `energy`, as expected", "PLAN")
+        dict[str, PlanFigures] | None, Key("", "plans for `time`, `bytes` and `energy`, as predicted", "PLAN")
     ]
     layers: Annotated[list[LayerFigures], Key("", "each layer")]
     units: Annotated[list[UnitFigures], Key("", "each unit")]

@@ -132,8 +132,9 @@ def _cycles(data: Mapping[str, Any]) -> list[str]:
         lines.append(f"{_INDENT}most of it, as the critical path shows:")
         lines += table([(*words, share(cycles, total)) for words, cycles in costliest])
     if data["nram_operand_share"] is not None:
-        part = f"{100 * data['nram_operand_share']:.0f} %"
-        lines.append(f"{_INDENT}{part} of the layers that follow another in their unit read its map in NRAM")
+        part, inside = f"{100 * data['nram_operand_share']:.0f} %", data["nram_operands"]
+        text = "layers that follow another in their unit read its map in NRAM"
+        lines.append(f"{_INDENT}{inside['reading']} of the {inside['following']} {text} ({part})")
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -186,28 +186,42 @@ def weight_bytes(runs: Sequence[SubgraphRun]) -> dict[str, int]:
     return found
 
 
-def nram_operand_share(runs: Sequence[SubgraphRun]) -> float | None:
-    """Layers that read a map in NRAM where another of their unit made it / layers that read a map which another of
-    their unit makes; None where none does."""
+def nram_operands(runs: Sequence[SubgraphRun]) -> dict[str, int] | None:
+    """Of the layers that read a map which another layer of their unit makes (`following`), those that read it in NRAM
+    (`reading`); None where a program does not know its network."""
     followers = reading = 0
     for run in runs:
         if run.least_work is None:
             return None
         behind = _followers(run)
         followers += len(behind)
-        names = run.program.layers
+        names = [_whole_layer(run, name) for name in run.program.layers]
         reading += len({(unit, names[layer]) for unit, layer in run.counters.read_in_core} & behind)
-    return reading / followers if followers else None
+    return {"reading": reading, "following": followers}
+
+
+def _whole_layer(run: SubgraphRun, name: str) -> str:
+    """The network's name of a layer of the program, which may be a part that the plan has made of it."""
+    assert run.least_work is not None
+    known = {fact["name"] for fact in run.least_work["layers"]}
+    return next((name[:end] for end in _ends(name) if name[:end] in known), name)
+
+
+def _ends(name: str) -> Iterator[int]:
+    yield len(name)
+    while (at := name.rfind("/")) > 0:
+        yield at
+        name = name[:at]
 
 
 def _followers(run: SubgraphRun) -> set[tuple[int, str]]:
-    """Unit and name of the layers that read what another layer of their unit makes, or moves on its way; steps of one
-    layer have one name."""
+    """Unit and name of the layers that read what another layer of their unit makes, or moves on its way; steps and
+    parts of one layer have one name."""
     assert run.least_work is not None
     facts = run.least_work["layers"]
     units: dict[str, set[int]] = {}
     for unit, name in _shares(run):
-        units.setdefault(name, set()).add(unit)
+        units.setdefault(_whole_layer(run, name), set()).add(unit)
     sources, _ = makers_of(facts, lambda fact: fact["name"] in units)
     found = set[tuple[int, str]]()
     for fact, own in zip(facts, sources, strict=True):

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from frustum.runtime.report.terminal import wrapped
 
 Data = Mapping[str, Any]
 TOTALS = {
@@ -18,6 +20,8 @@ TOTALS = {
     "nram": "peak_bytes.nram", "wram": "peak_bytes.wram", "recomputed": "macs.recomputed",
 }  # fmt: skip
 """What people say for keys of the report."""
+UNCOUNTED = ("seconds", "hashes", "target_sha256")
+"""What differs from run to run, or is said in words."""
 CLASSES = ("weight", "input", "output", "intermediate", "other")
 CONDITION = re.compile(r"\s*([\w.]+)\s*(>=|<=|>|<)\s*([+-]?)(\d+(?:\.\d+)?)\s*(%?)\s*")
 
@@ -58,6 +62,8 @@ class Change:
     """What its cycles on the critical path went to more (or less) than before, the largest first."""
     moved: tuple[tuple[str, int], ...]
     """Layers that move more (or fewer) bytes than before."""
+    all_causes: tuple[tuple[str, int], ...] = ()
+    """`causes`, but not only the largest."""
 
     @property
     def is_regrouped(self) -> bool:
@@ -77,6 +83,8 @@ class Difference:
     """Units that are not what they were, those first that changed most cycles (or bytes, where nothing is timed)."""
     same: int
     """Units that are what they were."""
+    keys: tuple[str, ...] = ()
+    """Keys of the report, dotted, at which the two have other values; wall times are left out."""
     names: tuple[str, str] = ("before", "after")
     """What the two are called."""
 
@@ -93,7 +101,18 @@ def difference(before: Data, after: Data, names: tuple[str, str] = ("before", "a
     changes = [_change(before, after, *units) for units in _groups(before, after)]
     moved = [each for each in changes if _is_moved(each)]
     moved.sort(key=lambda each: (-abs(each.cycles.change or 0), -abs(each.bytes.change or 0)))
-    return Difference(_alike(before, after), totals, classes, tuple(moved), len(changes) - len(moved), names)
+    keys = tuple(_differing(before, after))
+    return Difference(_alike(before, after), totals, classes, tuple(moved), len(changes) - len(moved), keys, names)
+
+
+def _differing(before: Any, after: Any, key: str = "") -> Iterator[str]:
+    """Of two values the dotted keys below which they differ; a list is one value."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in dict.fromkeys((*before, *after)):
+            if key or name not in UNCOUNTED:
+                yield from _differing(before.get(name), after.get(name), f"{key}.{name}" if key else name)
+    elif before != after:
+        yield key
 
 
 def value_of(data: Data, key: str) -> float | None:
@@ -153,6 +172,7 @@ def _change(before: Data, after: Data, old: Sequence[Data], new: Sequence[Data])
         Figure("cycles", *cycles),
         _largest(causes),
         _largest(moved),
+        _largest(causes, len(causes)),
     )
 
 
@@ -239,6 +259,8 @@ def lines_of(found: Difference, markdown: bool, most: int = 12) -> list[str]:
     shown = [each for each in (*found.totals, *found.classes) if each.before or each.after]
     rows = [("figure", names[0], names[1], "change", "%"), *map(_row, shown)]
     lines += [*_table(rows, markdown), ""]
+    if found.keys:
+        lines += [*wrapped(f"keys of the report that differ: {', '.join(found.keys)}"), ""]
     if not found.changes:
         return [*lines, f"all {found.same} units are what they were"]
     lines.append(f"{len(found.changes)} of {len(found.changes) + found.same} groups of units changed")

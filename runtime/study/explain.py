@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from typing import Any
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Target, cross_checks
 from frustum.runtime.failures import UsageError, exit_code_of, message_of
-from frustum.runtime.study.difference import difference
+from frustum.runtime.study.difference import Change, difference
 
 Data = Mapping[str, Any]
 Count = Callable[[Mapping[str, Any]], Data]
@@ -28,6 +29,7 @@ UNFORCED = {"policy": None, "rules": None, "thresholds": None}
 NUMBERS = ("dram.port_bytes_per_cycle", "sram.capacity_bytes")
 """Of the target, those that are changed to see what would flip a choice."""
 FACTORS = (2.0, 0.5, 4.0, 0.25)
+MOST_CAUSES = 3
 PART = re.compile(r"(.+)/(?:rows|parts|\d+)")
 """How the planner calls a part of a layer, whose last one has the layer's name (`passes/plan/network/trials/`)."""
 
@@ -96,7 +98,11 @@ def explain_plan(plan: Data, count: CountAll, most: int, alike: Data = MappingPr
     ]
     same, *ways = count(_with([_same(plan, ends), *without], alike))
     pairs = zip(behind, ways, strict=True)
-    cuts = [{"behind": end, "without": _way_facts(same.data or plan, way)} for end, way in pairs]
+    base = same.data or plan
+    cuts = [
+        {"behind": end, "without": _way_facts(base, way), **({} if way.data is None else _here(base, way.data, end))}
+        for end, way in pairs
+    ]
     left = [end for end in ends[:-1] if end not in chosen]
     return found | {"same": _way_facts(plan, same), "cuts": cuts, "left_out": left}
 
@@ -300,6 +306,29 @@ def _unit_facts(plan: Data, unit: Data) -> dict[str, Any]:
     return {key: unit.get(key) for key in keys} | {"cycles": _spent(unit), "dram_bytes": moved}
 
 
+def _here(plan: Data, other: Data, end: str) -> dict[str, Any]:
+    """Of what two whole plans differ by, the part of the units that a cut separates, or their layers are in, and the
+    rest: units elsewhere were planned again, too."""
+    (cycles, size), (before, size_before) = figures(other), figures(plan)
+    own = [each for each in difference(plan, other).changes if end in each.layers]
+    here = sum(int(each.cycles.change or 0) for each in own), sum(int(each.bytes.change or 0) for each in own)
+    elsewhere = cycles - before - here[0], size - size_before - here[1]
+    return {
+        name: {"cycles": part[0], "dram_bytes": part[1]} for name, part in (("here", here), ("elsewhere", elsewhere))
+    }
+
+
+def _causes(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    """What cycles of all units went to more or less than before, the largest first; each cause once."""
+    cycles, units = Counter[str](), dict[str, list[str]]()
+    for change in changes:
+        for cause, more in change.all_causes:
+            cycles[cause] += more
+            units.setdefault(cause, []).extend(change.after)
+    found = sorted(((cause, n) for cause, n in cycles.items() if n), key=lambda pair: (-abs(pair[1]), pair[0]))
+    return [{"units": units[cause], "cause": cause, "cycles": n} for cause, n in found[:MOST_CAUSES]]
+
+
 def _way_facts(plan: Data, way: Way) -> dict[str, Any]:
     """A way beside the plan: its figures, and what differs."""
     asked = {key: value for key, value in way.changes.items() if value is not None and key != "target"}
@@ -308,10 +337,6 @@ def _way_facts(plan: Data, way: Way) -> dict[str, Any]:
     cycles, size = figures(way.data)
     found = difference(plan, way.data)
     classes = [(each.name, int(each.change)) for each in found.classes if each.change]
-    causes: list[dict[str, Any]] = [
-        {"units": list(e.after), "cause": cause, "cycles": n} for e in found.changes for cause, n in e.causes
-    ]
-    causes.sort(key=lambda each: -abs(each["cycles"]))
     moved = sorted((pair for each in found.changes for pair in each.moved), key=lambda pair: -abs(pair[1]))
     waits = [
         {each["what"]: each["cycles"] for each in d.get("waiting") or () if each["is_wait"]}
@@ -322,5 +347,5 @@ def _way_facts(plan: Data, way: Way) -> dict[str, Any]:
     return {
         "way": way.what, "options": asked, "cycles": cycles, "dram_bytes": size, "units": units_of(way.data),
         "same_units": units_of(way.data) == units_of(plan), "bytes_by_class": dict(classes),
-        "bytes_by_layer": dict(moved[:3]), "causes": causes[:3], "waits": dict(most),
+        "bytes_by_layer": dict(moved[:3]), "causes": _causes(found.changes), "waits": dict(most),
     }  # fmt: skip

@@ -43,9 +43,19 @@ def _plan_lines(found: Data) -> list[str]:
         lines += ["", *_way_lines(found, found["same"])]
     if found["cuts"]:
         base = found if "problem" in found["same"] else found["same"]
-        lines += ["", "each of these cuts left out, the others kept, against these cuts, given:"]
-        lines += [line for cut in found["cuts"] for line in _way_lines(base, cut["without"])]
+        lines += ["", "each of these cuts left out, the others kept: two whole plans, of which other units differ, too"]
+        lines += [line for cut in found["cuts"] for line in _cut_lines(base, cut)]
     return [*lines, *_left_lines(found["left_out"], "cuts")]
+
+
+def _cut_lines(base: Data, cut: Data) -> list[str]:
+    """The whole plan without the cut, and how much of the difference is of the units that the cut separates."""
+    first, *others = _way_lines(base, cut["without"])
+    if "here" not in cut:
+        return [first, *others]
+    parts = ((cut["here"], "the units beside this cut"), (cut["elsewhere"], "other units"))
+    words = (f"{part['cycles']:+,} cycles and {part['dram_bytes']:+,} bytes in {where}" for part, where in parts)
+    return [first, f"      {'; '.join(words)}", *others]
 
 
 def _part_lines(found: Data) -> list[str]:

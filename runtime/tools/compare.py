@@ -23,6 +23,7 @@ from frustum.runtime.report.terminal import WIDTH, show, table
 from frustum.runtime.study.options import CompareOptions
 from frustum.runtime.study.published.cases import (
     HEAD,
+    PUBLISHED_HEAD,
     Case,
     ComparedFigure,
     Counted,
@@ -30,6 +31,7 @@ from frustum.runtime.study.published.cases import (
     cases,
     cells,
     named,
+    published_cells,
     source_lines,
 )  # fmt: skip
 
@@ -91,6 +93,9 @@ def as_json(each: ComparedFigure) -> dict[str, Any]:
 
 
 def text(rows: Sequence[ComparedFigure]) -> str:
-    """A table, and below it who publishes what."""
+    """A table, and below it who publishes what; where nothing was counted, only what is published."""
     sources = [fill(line, WIDTH, subsequent_indent="  ") for line in source_lines(rows)]
-    return "\n".join([*table([HEAD, *map(cells, rows)]), "", *sources]) + "\n"
+    if any(each.ours is not None for each in rows):
+        return "\n".join([*table([HEAD, *map(cells, rows)]), "", *sources]) + "\n"
+    lines = table([PUBLISHED_HEAD, *map(published_cells, rows)])
+    return "\n".join([*lines, "", "frustum compare CASE, or --all, counts ours beside it", "", *sources]) + "\n"

@@ -220,8 +220,8 @@ FIGURES: dict[str, Callable[[Counted], Found]] = {
 HEAD = ("case", "figure", "ours", "theirs", "ours / theirs", "bound", "by")
 
 
-def figure_text(figure: str, value: float | None) -> str:
-    """`25.855 MB`, `1,624,154`, `5.0 %`, `3.1 s`; below 1 MB exact bytes."""
+def figure_text(figure: str, value: float | None, largest: float = 0.0) -> str:
+    """`25.855 MB`, `1,624,154`, `5.0 %`, `3.1 s`; exact bytes where neither it nor the `largest` beside it has 1 MB."""
     if value is None:
         return "-"
     if figure == "seconds":
@@ -230,14 +230,24 @@ def figure_text(figure: str, value: float | None) -> str:
         return f"{100 * value:.1f} %"
     if figure == "cycles":
         return f"{value:,.0f}"
-    return f"{value / MB:,.3f} MB" if value >= MB else f"{value:,.0f} B"
+    return f"{value / MB:,.3f} MB" if max(value, largest) >= MB else f"{value:,.0f} B"
 
 
 def cells(each: ComparedFigure) -> tuple[str, ...]:
-    """A row of the table."""
-    numbers = (figure_text(each.figure, value) for value in (each.ours, each.theirs))
+    """A row of the table, in one unit."""
+    found = each.ours, each.theirs, each.bound
+    largest = max((value for value in found if value is not None), default=0.0)
+    ours, theirs, bound = (figure_text(each.figure, value, largest) for value in found)
     ratio = "-" if each.ratio is None else f"{each.ratio:.3f}"
-    return each.case, each.figure, *numbers, ratio, figure_text(each.figure, each.bound), each.by
+    return each.case, each.figure, ours, theirs, ratio, bound, each.by
+
+
+PUBLISHED_HEAD = ("case", "figure", "published", "by")
+
+
+def published_cells(each: ComparedFigure) -> tuple[str, ...]:
+    """A row of what others publish alone."""
+    return each.case, each.figure, figure_text(each.figure, each.theirs), each.by
 
 
 def source_lines(rows: Sequence[ComparedFigure]) -> list[str]:
