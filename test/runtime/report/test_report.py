@@ -19,12 +19,13 @@ from frustum.runtime.report.counters import count
 from frustum.runtime.report.figures import Report
 from frustum.runtime.report.report import (
     Check,
+    HostRun,
     LayerInfo,
     Seconds,
     SplitRun,
     make_report,
 )
-from frustum.runtime.report.terminal import bytes_text, energy_text, seconds_text
+from frustum.runtime.report.terminal import bytes_text, bytes_texts, energy_text, seconds_text
 from frustum.runtime.report.units import SubgraphRun, UnitInfo
 from frustum.runtime.time.timeline import simulate
 
@@ -80,6 +81,7 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["dram"] == {
         "read_bytes": 4640, "write_bytes": 4000, "total_bytes": 8640, "weight_bytes": 0, "input_bytes": 4000,
         "output_bytes": 4000, "intermediate_bytes": 0, "other_bytes": 640, "compulsory_bytes": 8000, "ratio": 1.0,
+        "total_ratio": 8640 / 8000,
         "compressed_compulsory_bytes": 8000, "ratio_to_compressed": 1.0,
         "bound_bytes": None, "bound_by": None, "layer_by_layer_bytes": None, "maps": None, "maps_in_dram": None,
         "through_dram": [],
@@ -160,8 +162,8 @@ def test_moves_between_chips_count_at_two_ports():
     assert data["unsplit_peak_bytes"] == {"sram": 5000, "nram": 1, "wram": 2}
     assert data["moved_between_chips_bytes"] == 500
     text = Report(data).text(verbose=True)
-    assert "  SRAM   3.91 KiB   4,000 B   in one piece 5,000 B" in text
-    assert "Sub-graphs\n  one   chip 0   687 cycles   SRAM 4,000 B   file 1.21 KiB\n" in text
+    assert "  SRAM   4,000 B   in one piece 5,000 B" in text
+    assert "Sub-graphs\n  one   chip 0   687 cycles   SRAM 4,000 B   file 1,234 B\n" in text
     assert "500 B moved from chip to chip" in text
 
 
@@ -170,6 +172,29 @@ def test_what_passes_between_sub_graphs_is_not_compulsory():
     runs = [replace(subgraph("one"), passed=frozenset({"y"})), replace(subgraph("two"), passed=frozenset({"x"}))]
     assert report(runs).data["dram"]["compulsory_bytes"] == 8000
     assert report([replace(run, passed=frozenset({"y"})) for run in runs]).data["dram"]["compulsory_bytes"] == 4000
+
+
+def test_layers_of_one_name_are_one_with_the_model_s_operator_and_nodes():
+    """Steps of a layer have its name; what stands for other nodes says which."""
+    own = [LayerInfo("a", "Conv", "u0", nodes=("a", "bn")), LayerInfo("a", "Conv", "u0"), LayerInfo("b", "Relu", "u1")]
+    first, second = report(layers=own).data["layers"]
+    assert (first["op"], first["nodes"]) == ("Conv", ["a", "bn"]) and "nodes" not in second
+
+
+def test_no_text_is_cut():
+    why = "the device has no engine that finds where in a tensor there is something, " * 3
+    host = HostRun("auto", [], 0, 0, 0, 0, 0.0)
+    text = report(layers=[LayerInfo("h", "NonZero", None, "host", why.strip())], host=host).text()
+    assert why.strip() in " ".join(text.split()) and max(map(len, text.splitlines())) <= 100
+
+
+def test_energy_is_on_the_screen_with_one_prefix():
+    assert "Energy  912.000 nJ: DRAM 864.000 nJ, SRAM 48.000 nJ\n" in report().text()
+
+
+def test_sizes_beside_each_other_have_one_prefix():
+    assert bytes_texts(1765964, 14940, 0) == ["1.684 MiB", "0.0142 MiB", "0.000 MiB"]
+    assert bytes_texts(1023, 5) == ["1023 B", "5 B"]
 
 
 def test_the_json_holds_plain_numbers(tmp_path):
@@ -191,18 +216,19 @@ net.onnx on default, f32, policy greedy
 2 layers
 
 DRAM traffic
-  weights              0 B       0 B     0.0 %
-  inputs          3.91 KiB   4,000 B    46.3 %
-  outputs         3.91 KiB   4,000 B    46.3 %
-  intermediates        0 B       0 B     0.0 %
-  code, tables       640 B     640 B     7.4 %
-  total           8.44 KiB   8,640 B   100.0 %
-  read 4.53 KiB, written 3.91 KiB
-  1.000 times the compulsory 7.81 KiB (8,000 B), code and tables aside
+  weights             0 B     0.0 %
+  inputs          4,000 B    46.3 %
+  outputs         4,000 B    46.3 %
+  intermediates       0 B     0.0 %
+  code, tables      640 B     7.4 %
+  total           8,640 B   100.0 %
+  read 4,640 B, written 4,000 B
+  all 8,640 B are 1.080 times the compulsory 8,000 B
+  8,000 B without code and tables are 1.000 times the compulsory 8,000 B
 
 Time
   687 cycles, 687 ns at 1,000 MHz
-  8.759 times the roofline of 78 cycles
+  8.759 times the roofline of 78.43 cycles
 """
 
 

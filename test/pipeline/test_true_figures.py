@@ -1,0 +1,195 @@
+"""What a report calls a bound is one, in default runs and for every way to compile; ratios are those of their figures.
+
+Quick on 100 random graphs; slow on the nine networks of the zoo, and on blocks, causes and models that are not part of
+the repository.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from own_count import own_count
+from random_onnx import random_onnx
+
+import frustum
+from frustum.backend.pipeline import STOPS, Choices, Run
+from frustum.backend.targets import load
+from frustum.dialects.graph import networks_of
+from frustum.dialects.module import TARGET
+from frustum.dialects.target import to_attribute
+from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.analysis.least_work import least_work
+from frustum.passes.errors import Unsupported
+from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.passes.zoo import zoo_model
+
+OTHERS = Path(os.environ.get("FRUSTUM_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+"""Where blocks and models lie that others give us."""
+ZOO = (
+    "squeezenet", "shufflenet", "inception_v1", "densenet121", "resnet50", "inception_v2", "alexnet", "zfnet512", "vgg19",
+)  # fmt: skip
+WAYS = (
+    {"policy": "none"}, {"policy": "pyramid"}, {"optimise": "bytes"}, {"borders": "exchange"}, {"split": "outputs"},
+    {"order": "row-major"}, {"weights": "shared"}, {"compress_weights": "huffman"}, {"carry": "f32"},
+)  # fmt: skip
+BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+SIZE = re.compile(r"(?<![\w.,])([\d,]+(?:\.\d+)?) (B|KiB|MiB|GiB)\b")
+QUOTIENT = re.compile(r"([\d,.]+) (\w+)(?: without code and tables)?(?: are)?,? ([\d.]+) times the (?:\w+ )*([\d,.]+) (\w+)")
+UNITS = {"sizes": SIZE, "energies": re.compile(r"[\d.]+ ([mun]?J)\b")}
+
+
+def bounds(report):
+    """All that depends on network, types and machine alone."""
+    dram, cycles = report["dram"], report["cycles"] or {}
+    keys = ("compulsory_bytes", "compressed_compulsory_bytes", "bound_bytes", "bound_by")
+    return {key: dram[key] for key in keys} | {key: cycles.get(key) for key in ("roofline", "bound", "bound_terms")}
+
+
+def check_figures(report):
+    """Invariants of any report."""
+    dram, cycles, macs = report["dram"], report["cycles"], report["macs"]
+    moved = dram["total_bytes"] - dram["other_bytes"]
+    assert moved >= dram["bound_bytes"] >= dram["compressed_compulsory_bytes"], dram["bound_by"]
+    assert dram["compulsory_bytes"] >= dram["compressed_compulsory_bytes"]
+    assert macs["executed"] >= macs["useful"]
+    if dram["compulsory_bytes"]:
+        assert dram["ratio"] == moved / dram["compulsory_bytes"]
+        assert dram["total_ratio"] == dram["total_bytes"] / dram["compulsory_bytes"]
+        assert dram["ratio_to_compressed"] == moved / dram["compressed_compulsory_bytes"] >= 1
+    if cycles is not None:
+        assert cycles["total"] >= cycles["bound"] >= math.floor(cycles["roofline"]), cycles["bound_by"]
+        assert cycles["bound"] == max(cycles["bound_terms"].values())
+    for text in (report.text(), report.text(verbose=True)):
+        check_text(text)
+
+
+def check_text(text):
+    """A line has one prefix of sizes, and of energies; "A, r times B" says what A / B is."""
+    for line in text.splitlines():
+        for pattern in UNITS.values():
+            assert len({found if isinstance(found, str) else found[-1] for found in pattern.findall(line)}) <= 1, line
+        for left, unit, times, right, other in QUOTIENT.findall(line):
+            assert unit == other, line
+            numbers = [float(each.replace(",", "")) for each in (left, right)]
+            slack = [10.0 ** -len(each.partition(".")[2]) for each in (left, right)]
+            low, high = ((numbers[0] + s * slack[0]) / (numbers[1] - s * slack[1]) for s in (-0.5, 0.5))
+            assert low - 0.0006 <= float(times) <= high + 0.0006, line
+
+
+def timed(model, target="edge", **way):
+    return frustum.run(frustum.compile(model, target, **way), {}, mode="timing").report
+
+
+def check_bounds(model, target, ways, **always):
+    """The bounds of a default run are those of every other way, and no way is below them."""
+    first = timed(model, target, **always)
+    if first["dram"]["bound_bytes"] is None:
+        assert not first["subgraphs"], "a piece on the device tells of no bound"
+        return None
+    check_figures(first)
+    for way in ways:
+        try:
+            other = timed(model, target, **{**always, **way})
+        except (DoesNotFit, Unsupported):
+            continue
+        check_figures(other)
+        assert bounds(other) == bounds(first), way
+    return first
+
+
+@pytest.mark.parametrize("group", range(10))
+def test_bounds_of_random_graphs_hold_and_are_those_of_the_graph(group):
+    for seed in range(10 * group, 10 * group + 10):
+        check_bounds(random_onnx(seed, blocks=3).model, "edge", [WAYS[seed % len(WAYS)]])
+
+
+def compulsory_of(model, dtype="f16", target="edge"):
+    """Of the network as it is before it is planned."""
+    module = import_onnx(model)
+    module.attributes[TARGET] = to_attribute(load(target))
+    Run().advance(module, STOPS[1:2], Choices(dtype=dtype))
+    (network,) = networks_of(module)
+    facts = least_work(network, load(target))
+    maps = sum(facts["input_needed_bytes"]) + sum(facts["output_bytes"].values())
+    return maps + sum(raw for raw, *_ in facts["weights"].values())
+
+
+def blocks():
+    sys.path.insert(0, str(OTHERS / "bench"))
+    import make_blocks
+
+    return {path.stem: make_blocks.fill(path) for path in sorted((OTHERS / "bench" / "blocks").glob("*.onnx"))}
+
+
+def causes(folder):
+    sys.path.insert(0, str(OTHERS / "bench"))
+    import make_causes
+
+    for name in make_causes.CASES:
+        make_causes.save(folder, name)
+        yield name, onnx.load(next(folder.glob(f"{name}*.onnx")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_compulsory_bytes_of_networks_are_those_of_the_file(name):
+    model = zoo_model(name)
+    assert compulsory_of(model) == pytest.approx(own_count(model, 2), rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_bounds_of_networks_hold(name):
+    report = check_bounds(f"zoo:{name}", "default", [{"policy": "pyramid"}], dtype="f16")
+    assert report["dram"]["compulsory_bytes"] == compulsory_of(zoo_model(name), target="default")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (OTHERS / "bench").is_dir(), reason=f"no blocks and causes in {OTHERS}")
+@pytest.mark.parametrize("kind", ["blocks", "causes"])
+def test_bounds_of_blocks_and_causes_hold(kind, tmp_path):
+    for _, model in causes(tmp_path) if kind == "causes" else blocks().items():
+        assert compulsory_of(model) == pytest.approx(own_count(model, 2), rel=1e-2)
+        check_bounds(model, "edge", [{"policy": "none"}], dtype="f16")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (OTHERS / "models").is_dir(), reason=f"no models in {OTHERS}")
+def test_bounds_of_models_hold():
+    for path in sorted((OTHERS / "models").glob("*.onnx")):
+        check_bounds(path, "default", [{"policy": "none"}])
+
+
+def test_a_text_whose_quotient_is_wrong_is_found():
+    check_text("DRAM  1.684 MiB, 0.896 times the compulsory 1.880 MiB")
+    for line in ("DRAM  1.684 MiB, 0.586 times the compulsory 1.880 MiB", "10.99 KiB of 12,345 B"):
+        with pytest.raises(AssertionError):
+            check_text(line)
+
+
+def test_weights_in_chunks_count_once_and_nothing_else_is_carried(tmp_path):
+    """A hidden map in chunks: the whole constants are in no program."""
+    rng = np.random.default_rng(0)
+    d, hidden, rows = 320, 1280, 256
+    arrays = {"a": rng.standard_normal((d, hidden)) * d**-0.5, "c": rng.standard_normal((hidden, d)) * hidden**-0.5}
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "a"], ["p"]), onnx.helper.make_node("Relu", ["p"], ["r"]),
+        onnx.helper.make_node("MatMul", ["r", "c"], ["y"]),
+    ]  # fmt: skip
+    ends = [onnx.helper.make_tensor_value_info(name, 1, (1, rows, d)) for name in "xy"]
+    weights = [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
+    graph = onnx.helper.make_graph(nodes, "mlp", ends[:1], ends[1:], weights)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    compiled = frustum.compile(model, "edge", dtype="f16", compress_weights="none")
+    dram = frustum.run(compiled, {}, mode="timing").report["dram"]
+    assert dram["compulsory_bytes"] == own_count(model, 2) == 2 * (2 * rows * d + 2 * d * hidden)
+    held = [each.bytes for made in compiled.chain.executables for each in made.program.externals_of("weight")]
+    assert len(held) > 2, "this network is planned in chunks"
+    assert sum(held) == 2 * 2 * d * hidden <= dram["weight_bytes"]
