@@ -175,6 +175,8 @@ def _check_layers(manifest: Mapping[str, Any]) -> None:
         for fact in _list(options, key, dict) if key in options else ():
             for name, kind in kinds.items():
                 _get(fact, name, kind)
+            if "nodes" in fact:
+                _list(fact, "nodes", str)
     for figures in _get(options, "alternatives", dict).values() if "alternatives" in options else ():
         _check(isinstance(figures, dict), "alternatives", figures)
         for figure in ("dram_bytes", "cycles", "energy_pj"):

@@ -7,9 +7,13 @@ const narrow = () => window.innerWidth < 800;
 
 // --- words and elements ---
 const count = n => Number(n).toLocaleString('en-US');
-function size(n) {
-  for (const [unit, least] of [['GB', 1e9], ['MB', 1e6], ['kB', 1e3]]) if (n >= least) return (n / least).toPrecision(3) + ' ' + unit;
+function size(n, most = n) { // with the prefix of the largest that stands beside it, and the base that the text has
+  for (const [unit, least] of [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10]]) if (most >= least) return (n / least).toFixed(3) + ' ' + unit;
   return n + ' B';
+}
+function energy(pj) {
+  for (const [unit, least] of [['J', 1e12], ['mJ', 1e9], ['uJ', 1e6], ['nJ', 1e3]]) if (pj >= least) return (pj / least).toFixed(3) + ' ' + unit;
+  return pj.toFixed(0) + ' pJ';
 }
 function el(name, facts = {}, ...children) {
   const node = document.createElement(name);
@@ -40,12 +44,15 @@ const unitOf = new Map(R.layers.map(layer => [layer.name, layer.unit]));
 function cards() {
   const dram = R.dram, cycles = R.cycles, out = [];
   const add = (name, figure, more) => out.push(el('div', { class: 'card' }, el('span', {}, name), el('b', {}, figure), el('span', {}, more)));
-  add('Time', (1e3 * cycles.total / R.clock_hz).toPrecision(3) + ' ms', count(cycles.total) + ' cycles' + (cycles.bound ? `, ${(cycles.total / cycles.bound).toFixed(3)} × the bound (${cycles.bound_by})` : ''));
-  const moved = dram.total_bytes - dram.other_bytes;
-  add('DRAM', size(dram.total_bytes), dram.bound_bytes ? `${(moved / dram.bound_bytes).toFixed(3)} × the least (${dram.bound_by})` : '');
-  if (dram.layer_by_layer_bytes) add('Layer by layer', size(dram.layer_by_layer_bytes), `${moved ? (dram.layer_by_layer_bytes / moved).toFixed(2) : '∞'} × as much; ${dram.maps - dram.maps_in_dram} of ${dram.maps} maps stay on chip`);
+  add('Time', (1e3 * cycles.total / R.clock_hz).toPrecision(3) + ' ms', count(cycles.total) + ' cycles' + (cycles.bound ? `, ${(cycles.total / cycles.bound).toFixed(3)} × the bound of ${count(cycles.bound)} (${cycles.bound_by})` : ''));
+  const moved = dram.total_bytes - dram.other_bytes, beside = n => size(n, Math.max(dram.total_bytes, dram.compulsory_bytes, dram.layer_by_layer_bytes || 0));
+  add('DRAM', beside(dram.total_bytes), dram.total_ratio ? `${dram.total_ratio.toFixed(3)} × the compulsory ${beside(dram.compulsory_bytes)}` : '');
+  if (dram.ratio) add('Without code and tables', beside(moved), `${dram.ratio.toFixed(3)} × the compulsory ${beside(dram.compulsory_bytes)}` + (dram.bound_bytes ? `, ${(moved / dram.bound_bytes).toFixed(3)} × the ${beside(dram.bound_bytes)} that any plan moves (${dram.bound_by})` : ''));
+  if (dram.layer_by_layer_bytes) add('Layer by layer', beside(dram.layer_by_layer_bytes), (moved ? `${(dram.layer_by_layer_bytes / moved).toFixed(3)} × the ${beside(moved)} without code and tables; ` : '') + `${dram.maps - dram.maps_in_dram} of ${dram.maps} maps stay on chip`);
+  if (R.energy_pj.total) add('Energy', energy(R.energy_pj.total), `${(100 * R.energy_pj.dram / R.energy_pj.total).toFixed(0)} % of it in DRAM`);
   add('Units', String(D.units.length), `${R.layers.length} layers` + (R.layers.some(each => each.where === 'host') ? `, ${R.layers.filter(each => each.where === 'host').length} on the host` : ''));
-  add('Peak SRAM', size(R.peak_bytes.sram), D.runs.length ? 'of ' + size(D.runs[0].capacities.sram) : '');
+  const sram = D.runs.length ? D.runs[0].capacities.sram : R.peak_bytes.sram;
+  add('Peak SRAM', size(R.peak_bytes.sram, sram), D.runs.length ? 'of ' + size(sram) : '');
   if (R.check) add('Check', R.check.max_rel_error.toExponential(1), 'relative error against ' + R.check.reference);
   put('cards', ...out);
   $('title').textContent = R.model;
@@ -300,7 +307,7 @@ function memory() {
 
 // --- layers ---
 const COLUMNS = [['order', '#', true], ['name', 'name'], ['op', 'operation'], ['unit', 'unit'], ['where', 'where'], ['cycles', 'cycles', true], ['dram_bytes', 'DRAM bytes', true]];
-const LAYERS = R.layers.map((layer, k) => ({ order: k, ...layer, unit: layer.unit || '' }));
+const LAYERS = R.layers.map((layer, k) => ({ order: k, ...layer, op: layer.op + (layer.nodes ? ` (${layer.nodes.join(', ')})` : ''), unit: layer.unit || '' }));
 function layers() {
   const asked = $('search').value.trim().toLowerCase(), key = state.sort, way = state.up ? 1 : -1;
   const rows = LAYERS.filter(layer => !asked || `${layer.name} ${layer.op} ${layer.unit} ${layer.where}`.toLowerCase().includes(asked))

@@ -29,7 +29,7 @@ MOST_BUFFERS = 4000
 MOST_LINES, LONGEST_LINE, MOST_IR = 5, 220, 500_000
 """Of IR: lines for a layer at a stop, characters of a line, and of all."""
 KEPT = ("model", "target", "target_file", "dtype", "policy", "clock_hz", "dram", "cycles", "macs", "peak_bytes",
-        "layers", "check", "hashes")  # fmt: skip
+        "energy_pj", "layers", "check", "hashes")  # fmt: skip
 """What the page shows of the report as it is."""
 
 
