@@ -9,6 +9,7 @@ from frustum.passes.onnx.node import Converter
 from frustum.passes.onnx.operators import (
     attention,
     choices,
+    contributed,
     conversions,
     einsum,
     elementwise,
@@ -28,6 +29,7 @@ __all__ = ["CONVERTERS", "MICROSOFT", "plugged_converter"]
 MICROSOFT: dict[str, Converter] = {
     **integers.MICROSOFT,
     **transformer.MICROSOFT,
+    **contributed.MICROSOFT,
     "QuantizeLinear": conversions.CONVERTERS["QuantizeLinear"],
     "DequantizeLinear": conversions.CONVERTERS["DequantizeLinear"],
 }
@@ -35,7 +37,7 @@ MICROSOFT: dict[str, Converter] = {
 
 KINDS = (
     products, integers, conversions, windows, reductions, elementwise, choices, moves, lookups, resizing, recurrent,
-    einsum, attention,
+    einsum, attention, contributed,
 )  # fmt: skip
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
