@@ -20,6 +20,8 @@ from frustum.passes.onnx.operators import (
     recurrent,
     reductions,
     resizing,
+    sampling,
+    scatter,
     transformer,
     windows,
 )
@@ -37,7 +39,7 @@ MICROSOFT: dict[str, Converter] = {
 
 KINDS = (
     products, integers, conversions, windows, reductions, elementwise, choices, moves, lookups, resizing, recurrent,
-    einsum, attention, contributed,
+    einsum, attention, contributed, scatter, sampling,
 )  # fmt: skip
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
