@@ -62,6 +62,9 @@ def grid_sample(node: Node) -> Result:
         grid = grid[:1]
     places = np.moveaxis(grid[..., ::-1].astype(np.float32), -1, 0)
     is_aligned = bool(node.get("align_corners", 0))
+    if mode == "cubic" and padding == "border" and np.any(np.abs(places) > 1):
+        raise Refused("mode 'cubic' with padding_mode 'border' outside of the map means one thing to ONNX's reference,"
+                      " and another to onnxruntime")  # fmt: skip
     taps = [taps_of(own, extent, mode, padding, is_aligned) for own, extent in zip(places, shape[2:], strict=True)]
     order = apart(places) if len(grid) == 1 else None
     return by_axes(node, x, taps, order) if order else by_bands(node, x, taps)

@@ -125,7 +125,7 @@ def merged(node: Node, x: SSAValue, new: SSAValue, places: Sequence[Array]) -> S
 
 
 def pairs(rows: Array, shape: Ints) -> list[Array] | None:
-    """The places of each axis of which these (ascending, different) positions are all pairs; None where they are not."""
+    """The places of each axis of which these (ascending, different) positions are all pairs; else None."""
     places = [np.unique(own) for own in np.unravel_index(rows, shape)]
     return places if math.prod(map(len, places)) == len(rows) else None
 
