@@ -22,6 +22,7 @@ from frustum.passes.onnx.operators import (
     resizing,
     sampling,
     scatter,
+    sequences,
     transformer,
     windows,
 )
@@ -39,7 +40,7 @@ MICROSOFT: dict[str, Converter] = {
 
 KINDS = (
     products, integers, conversions, windows, reductions, elementwise, choices, moves, lookups, resizing, recurrent,
-    einsum, attention, contributed, scatter, sampling,
+    einsum, attention, contributed, scatter, sampling, sequences,
 )  # fmt: skip
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()
