@@ -57,6 +57,8 @@ class Function(Elementwise):
     AFFINE = "affine", 1, 0, 2  # scale and shift
     SIGN = "sign", 1  # select
     SILU = "silu", 1, 1  # sigmoid, multiply
+    SIN = "sin", 0, 1
+    COS = "cos", 0, 1
 
 
 class Arithmetic(Elementwise):

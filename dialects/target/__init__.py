@@ -148,7 +148,7 @@ class VectorPasses:
     """How often the simple operations go over their elements."""
 
     elementary: Annotated[int, _passes("add, multiply, compare, select, convert, scale and shift")]
-    transcendental: Annotated[int, _passes("exponential, logarithm, root, division, sigmoid, tanh, erf")]
+    transcendental: Annotated[int, _passes("exponential, logarithm, root, division, sigmoid, tanh, sine, cosine, erf")]
     pool_per_kernel_element: Annotated[int, _passes("pooling, for each element of its kernel")]
     lrn_per_window_element: Annotated[
         int, _passes("local response normalisation, for each channel of its window")

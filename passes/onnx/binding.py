@@ -4,9 +4,10 @@ really constants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -212,6 +213,32 @@ def with_constants(model: LoadedModel, arrays: Mapping[str, Array]) -> LoadedMod
     return LoadedModel(model.file, proto, model.folder, model.maps)
 
 
+def bound_scalars(model: LoadedModel, given: Mapping[str, bool | int | float]) -> dict[str, Array]:
+    """Numbers as the inputs have them; ModelError where one is no scalar, or is of another type."""
+    inputs = {value.name: value for value in model.proto.graph.input}
+    for name in given:
+        if name not in inputs:
+            raise ModelError(_no_input(model.file, name, inputs))
+    return {name: _scalar(model.file, inputs[name], number) for name, number in given.items()}
+
+
+def _scalar(file: str, value: onnx.ValueInfoProto, number: bool | int | float) -> Array:
+    found, element = f"{file}: error: input '{value.name}'", value.type.tensor_type.elem_type
+    dims = _dims(value)
+    if not element or any(isinstance(dim, int) and dim != 1 for dim in dims or ()):
+        shape = "x".join(str(dim or "?") for dim in dims or ()) if element else "no tensor"
+        raise ModelError(f"{found} is {shape}: --bind gives one number to a scalar")
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
+    try:
+        result = np.asarray(number).astype(dtype)
+        fits = bool(result == number) if dtype.kind in "iub" else np.isfinite(result) == np.isfinite(number)
+    except (OverflowError, TypeError, ValueError):
+        fits = False
+    if dtype.kind == "O" or not fits:
+        raise ModelError(f"{found} has elements of {element_name(element)}: {number} is none")
+    return result.reshape((1,) * len(dims or ()))
+
+
 FREE_INITIALIZERS = 4
 """The first IR version whose initializers need not be inputs."""
 
@@ -219,10 +246,14 @@ FREE_INITIALIZERS = 4
 def _check(file: str, name: str, array: Array, inputs: Mapping[str, onnx.ValueInfoProto]) -> None:
     value = inputs.get(name)
     if value is None:
-        known = ", ".join(f"'{known}'" for known in inputs)
-        raise ModelError(f"{file}: error: there is no input '{name}' to bind: the inputs are {known or 'none'}")
+        raise ModelError(_no_input(file, name, inputs))
     expected = value.type.tensor_type.elem_type
     found = onnx.TensorProto.STRING if array.dtype.kind in "OUS" else onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     if expected and found != expected:
         own, wanted = element_name(found), element_name(expected)
         raise ModelError(f"{file}: error: input '{name}' is bound to {own}, the model has it as {wanted}")
+
+
+def _no_input(file: str, name: str, inputs: Iterable[str]) -> str:
+    known = ", ".join(f"'{known}'" for known in inputs)
+    return f"{file}: error: there is no input '{name}' to bind: the inputs are {known or 'none'}"

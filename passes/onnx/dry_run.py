@@ -9,7 +9,7 @@ for inputs of the network if their types and shapes are known and the device has
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,7 +36,7 @@ from frustum.passes.onnx.loading import (
     node_name,
     operator_of,
 )
-from frustum.passes.onnx.node import Network, Value
+from frustum.passes.onnx.node import Network, SequenceValue, Value
 from frustum.passes.onnx.walk import (
     UNAVAILABLE,
     ImportWalk,
@@ -48,7 +48,7 @@ from frustum.passes.onnx.walk import (
 )
 from frustum.passes.weights import Array
 
-Kind = Literal["constant", "shared", "device", "host"]
+Kind = Literal["constant", "shared", "members", "device", "host"]
 ROUNDED = "has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)"
 SILENT = 4
 """onnxruntime's log level of fatal errors."""
@@ -79,7 +79,8 @@ class HostValue(Unavailable):
 @dataclass(frozen=True)
 class ImportStep:
     """One node: `constant` where its results are known, `shared` where they are computed of constants only (any
-    piece can do that again), else where it can run; `reason` says why on the host.  `macs`: of its layers."""
+    piece can do that again), `members` where it only lists those of a sequence (each piece that reads it has it again),
+    else where it can run; `reason` says why on the host.  `macs`: of its layers."""
 
     node: onnx.NodeProto
     name: str
@@ -142,6 +143,12 @@ class DryRun(ImportWalk):
         self.steps.append(ImportStep(proto, name, "host", str(error)))
         self.problems.append(Problem(self.file, str(error), name, self.steps[-1].operator))
         return [UNAVAILABLE for _ in proto.output]
+
+    def sequences(self, outputs: Iterable[str]) -> dict[str, str]:
+        """The nodes whose sequences are outputs of the model, and why they are not for the device."""
+        ends = {name for name in outputs if isinstance(self.values.get(name), SequenceValue)}
+        why = "its result is a sequence that the model gives, which the device lacks"
+        return {step.name: why for step in self.steps if step.kind == "members" and ends.intersection(step.node.output)}
 
     def _on_host(
         self, proto: onnx.NodeProto, name: str, opset: int, types: Mapping[str, onnx.TypeProto], error: Exception
@@ -247,6 +254,8 @@ class DryRun(ImportWalk):
         return found
 
     def _kind(self, proto: onnx.NodeProto, results: Sequence[Known]) -> Kind:
+        if any(isinstance(result, SequenceValue) for result in results):
+            return "members"
         if not any(isinstance(result, SSAValue) for result in results):
             return "constant"
         return "shared" if free_names(proto).keys() <= self.fixed else "device"

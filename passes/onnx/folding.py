@@ -23,6 +23,8 @@ Fold = Callable[[Node, Sequence[Array]], "Array | Sequence[Array]"]
 NOT_FOLDED = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
     "If", "Loop", "Scan", "DequantizeLinear", "QuantizeLinear",
+    "ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert",
+    "SequenceLength", "SplitToSequence",  # sequences are lists of members
     # right and fast as layers of the network, neither as constants
     "AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "LRN", "MaxPool", "Resize", "Upsample",
 }  # fmt: skip

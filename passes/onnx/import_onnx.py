@@ -200,6 +200,7 @@ def output_problems(
 
 def _outputs(walk: ImportWalk, graph: onnx.GraphProto) -> list[SSAValue]:
     """The network's results; a constant one becomes a weight."""
+    from frustum.passes.onnx.node import SequenceValue
     from frustum.passes.onnx.walk import Unavailable
 
     outputs: list[SSAValue] = []
@@ -213,6 +214,8 @@ def _outputs(walk: ImportWalk, graph: onnx.GraphProto) -> list[SSAValue]:
             continue
         elif value is None:
             walk.problems.append(Problem(walk.file, f"no node produces the output '{output.name}'"))
+        elif isinstance(value, SequenceValue):
+            walk.problems.append(Problem(walk.file, f"output '{output.name}' is a sequence, which the device lacks"))
         elif value.dtype.kind == "f":
             outputs.append(walk.network.weight(value, output.name))
         else:

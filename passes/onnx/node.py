@@ -36,6 +36,17 @@ Result: TypeAlias = "Value | Sequence[Value]"
 Converter: TypeAlias = "Callable[[Node], Result]"
 
 
+@dataclass(frozen=True)
+class SequenceValue:
+    """What stands for a sequence: its members.  No operator of tensors takes it."""
+
+    members: tuple[Value, ...]
+
+
+def extents_of(value: Value) -> Ints:
+    return value.shape if isinstance(value, np.ndarray) else g.shape_of(value)
+
+
 @dataclass
 class Network:
     """The network under construction."""
@@ -161,6 +172,8 @@ class Node:
             raise Refused(f"input {index} is missing")
         if isinstance(operand, SSAValue):
             return operand
+        if isinstance(operand, SequenceValue):
+            raise Refused(f"input {index} is a sequence")
         if operand.dtype.kind in "OUS":
             raise Refused(f"input {index} holds {operand.dtype}, which is no number")
         if operand.dtype.kind in "iu" and not is_exact(operand, self.network.element):
@@ -194,7 +207,7 @@ class Node:
         operand = self.operands[index]
         if operand is None:
             raise Refused(f"input {index} is missing")
-        return operand.shape if isinstance(operand, np.ndarray) else g.shape_of(operand)
+        return extents_of(operand)
 
     def axis(self, axis: int, rank: int) -> int:
         """`axis` counted from the front."""

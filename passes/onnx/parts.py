@@ -124,13 +124,13 @@ class ModelPart:
 def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[ImportStep]) -> Iterable[ModelPart]:
     """Groups of equal level; a value's readers on the other side are one level up."""
     arrays = {name: value for name, value in run.values.items() if isinstance(value, np.ndarray)}
-    shared = {name: step.node for step in steps if step.kind == "shared" for name in step.node.output if name}
+    shared = {name: s.node for s in steps if s.kind in ("shared", "members") for name in s.node.output if name}
     cutter = Cutter(model, unified.opset, unified.tensors, arrays, run.types, shared)
     outputs = [value.name for value in unified.graph.output]
-    groups = [run for group in _levels(steps) for run in _of_one_opset(group, unified.kept)]
+    groups = [run for group in _levels(steps, shared) for run in _of_one_opset(group, unified.kept)]
     later: list[set[str]] = [set(outputs)]
     for group in reversed(groups):
-        later.append(later[-1] | {name for step in group for name in _with_shared_reads(step, shared)})
+        later.append(later[-1] | {name for step in group for name in _reads(step.node, shared)})
     for number, group in enumerate(groups):
         wanted = later[len(groups) - number - 1]
         nodes = [step.node for step in group]
@@ -143,8 +143,13 @@ def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[
     yield from _constant_outputs(cutter, outputs, arrays, shared)
 
 
-def _with_shared_reads(step: ImportStep, shared: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
-    return (name for name in free_names(step.node) if name not in shared)
+def _reads(node: onnx.NodeProto, shared: Mapping[str, onnx.NodeProto]) -> Iterable[str]:
+    """Names that a node reads, those of shared nodes in place of what these give."""
+    for name in free_names(node):
+        if name in shared:
+            yield from _reads(shared[name], shared)
+        else:
+            yield name
 
 
 def _constant_outputs(
@@ -175,23 +180,26 @@ def _outer(name: str) -> str:
     return name.removesuffix("/constant")
 
 
-def _levels(steps: Sequence[ImportStep]) -> list[list[ImportStep]]:
+def _levels(steps: Sequence[ImportStep], shared: Mapping[str, onnx.NodeProto]) -> list[list[ImportStep]]:
     """Nodes in groups that alternate between device and host; every node as early as it can, but nodes of the host that
     no later node of the device needs at the end.  The device begins, or the host where that makes fewer groups.
 
     So a piece of the device ends only where later ones wait for the host.
     Source: docs/techniques/output-split.md, "The host".
     """
-    return min((_levels_from(first, steps) for first in ("device", "host")), key=len)
+    reads = [set(_reads(step.node, shared)) for step in steps]
+    return min((_levels_from(first, steps, reads) for first in ("device", "host")), key=len)
 
 
-def _levels_from(first: Literal["device", "host"], steps: Sequence[ImportStep]) -> list[list[ImportStep]]:
+def _levels_from(
+    first: Literal["device", "host"], steps: Sequence[ImportStep], reads: Sequence[set[str]]
+) -> list[list[ImportStep]]:
     """Even levels are of the side that begins, odd ones of the other."""
     sides = ["host", "device"] if first == "host" else ["device", "host"]
     level: dict[str, int] = {}
     own: list[int] = []
-    for step in steps:
-        least = max((level[name] for name in free_names(step.node) if name in level), default=0)
+    for step, names in zip(steps, reads, strict=True):
+        least = max((level[name] for name in names if name in level), default=0)
         own.append(least + (sides[least % 2] != ("host" if step.kind == "host" else "device")))
         if _is_placed(step):
             level.update(dict.fromkeys(filter(None, step.node.output), own[-1]))
@@ -200,12 +208,12 @@ def _levels_from(first: Literal["device", "host"], steps: Sequence[ImportStep]) 
     needed: set[str] = set()
     """By nodes of the device, also through the host."""
     groups: dict[int, list[ImportStep]] = {}
-    for number, step in zip(reversed(own), reversed(steps), strict=True):
+    for number, step, names in zip(reversed(own), reversed(steps), reversed(reads), strict=True):
         if not _is_placed(step):
             continue
         is_needed = step.kind == "device" or not needed.isdisjoint(step.node.output)
         if is_needed:
-            needed.update(free_names(step.node))
+            needed.update(names)
         groups.setdefault(number if is_needed else last, []).append(step)
     return [groups[number][::-1] for number in sorted(groups)]
 

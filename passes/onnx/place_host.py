@@ -153,7 +153,9 @@ def place(
     except Unsupported as error:
         return whole_on_host(model, "; ".join(problem.message for problem in error.problems), batch, shapes)
     bound = _bind(model, unified.graph, unified.tensors, batch, shapes)
-    run = _dry_run(model, unified, bound, refused or {}, exact)
+    outputs, refused = [output.name for output in unified.graph.output], dict(refused or {})
+    while (run := _dry_run(model, unified, bound, refused, exact)) and (found := run.sequences(outputs)):
+        refused |= found
     _check_images(run, unified)
     # with a changed batch nodes were shown to be right where they are, as layers
     steps = settled(run, unified, target) if run.network.images is None else run.steps
@@ -413,7 +415,7 @@ def _islands(run: DryRun, outputs: set[str]) -> list[Island]:
             index = root[index]
         return index
 
-    kinds = [step.kind for step in run.steps]
+    kinds = ["device" if step.kind == "members" else step.kind for step in run.steps]
     readers: dict[str, list[int]] = {}
     for index, step in enumerate(run.steps):
         for name in free_names(step.node):

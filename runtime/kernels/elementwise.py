@@ -159,6 +159,8 @@ UNARY: dict[str, Callable[[Array, np.float32, np.float32], Array]] = {
     "affine": lambda x, a, b: x * np.float32(a) + np.float32(b),
     "sign": lambda x, a, b: np.sign(x),
     "silu": lambda x, a, b: x * sigmoid(x),
+    "sin": lambda x, a, b: np.sin(x),
+    "cos": lambda x, a, b: np.cos(x),
 }
 """kind -> function of (x, alpha, beta)"""
 

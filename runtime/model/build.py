@@ -110,7 +110,7 @@ def _built(request: Request, progress: Progress, see: Callable[[Sequence[Interfa
         try:
             chain = placed(_chain(work), request.placement)
             hashes = hashes_of(request, chain.target)
-            chain = replace(chain, target_file=asked.target_file(request), hashes=hashes)
+            chain = replace(chain, target_file=asked.target_file(request), hashes=hashes, bound=loaded.bound)
         except Unsupported as error:
             found = {problem.node: problem.message for problem in error.problems if problem.node}
             if not asked.may_fall_back(loaded, request) or not found.keys() - refused.keys():

@@ -118,6 +118,8 @@ class Chain:
     """Checksums of `model`, `target` and `pipeline` (`identity.py`); empty where nobody knows what it was made from."""
     target_file: str | None = None
     """Where the machine was read, as it was named; None for a shipped one, and where nobody knows."""
+    bound: Mapping[str, HostArray] = field(default_factory=dict)
+    """Inputs of the model that were bound to constants."""
 
     @property
     def executables(self) -> tuple[Executable, ...]:
@@ -253,6 +255,16 @@ def in_types(inputs: Sequence[Interface], given: Mapping[str, HostArray]) -> dic
             if members:
                 found[each.name] = members
     return in_types_of([external for each in inputs if (external := each.external()) is not None], found)
+
+
+def without_bound(given: Mapping[str, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs but for bound ones, which may be given with the value that they are bound to; `InputError` for
+    others."""
+    for name, value in bound.items():
+        found = np.asarray(given.get(name, value))
+        if not np.array_equal(found, np.broadcast_to(np.asarray(value).reshape(()), found.shape).astype(found.dtype)):
+            raise InputError(f"input '{name}': found {found.tolist()}, it is bound to {np.asarray(value).tolist()}")
+    return {name: value for name, value in given.items() if name not in bound}
 
 
 def checked_values(inputs: Sequence[Interface], given: Mapping[str, HostArray]) -> dict[str, HostArray]:

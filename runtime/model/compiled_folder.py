@@ -10,6 +10,7 @@
 | `hashes` | checksums of the model, the target and the pipeline that it was made from, as in the report |
 | `origin` | where the model is (a path or zoo: name, and the seed of its weights), or null: for `--check` |
 | `inputs`, `outputs` | name, type and shape of each; null where only a run knows |
+| `bound` | type, shape and value of each input that `--bind` made a constant |
 | `pieces` | in the order in which they run: `name`, `kind`, `file`, `bytes`, `inputs`, `outputs` |
 | ... of the device | also `chip`, and `sha256`: the checksum in the file's header, which stands for all of it |
 | ... of the host | also `sha256` of the file, and `layers`: name, op and reason of each |
@@ -29,7 +30,7 @@ import errno
 import hashlib
 import json
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
@@ -83,6 +84,7 @@ def write_chain(folder: Path, chain: Chain, origin: Origin | None) -> None:
         "host": chain.host,
         "origin": asdict(origin) if origin else None,
         "inputs": [{"name": i.name, "dtype": i.dtype, "shape": i.shape} for i in chain.inputs],
+        "bound": {name: [x.dtype.name, list(x.shape), x.item()] for name, x in chain.bound.items()},
         "outputs": [_output(chain, name) for name in chain.outputs],
         "pieces": pieces,
         "unsplit_peak_bytes": None if chain.unsplit_peak_bytes is None else dict(chain.unsplit_peak_bytes),
@@ -148,6 +150,7 @@ def open_chain(folder: Path, manifest: Json) -> Chain:
             tuple(map(str, manifest["log"])),
             {str(key): str(value) for key, value in manifest.get("hashes", {}).items()},
             None if (file := manifest.get("target_file")) is None else str(file),
+            {str(name): _bound(*each) for name, each in manifest.get("bound", {}).items()},
         )
     except FAILURES as error:
         words = (str(error).splitlines() or [""])[0]
@@ -155,6 +158,10 @@ def open_chain(folder: Path, manifest: Json) -> Chain:
     _check_order(path, chain)
     _check_shapes(path, chain)
     return chain
+
+
+def _bound(dtype: str, shape: Sequence[int], number: float) -> np.ndarray:
+    return np.full(tuple(shape), number, np.dtype(dtype))
 
 
 def open_folder(folder: Path) -> tuple[Chain, Origin | None]:

@@ -94,6 +94,19 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, found
 
 
+def bound_value(text: str) -> tuple[str, bool | int | float]:
+    name, equals, value = text.rpartition("=")
+    if name and equals:
+        if value in ("true", "false"):
+            return name, value == "true"
+        for kind in (int, float):
+            try:
+                return name, kind(value)
+            except ValueError:
+                continue
+    raise ArgumentTypeError(f"'{text}' is not of the form INPUT=16000, INPUT=0.5 or INPUT=true")
+
+
 def at_least(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < least:
@@ -159,6 +172,13 @@ class Keywords:
         "bind a dynamic batch, or change a batch of 1", "N", read=at_least(1), until=IMPORTED,
         unsaid="the file's; 1 where it is open",
     )
+    bind: Mapping[str, bool | int | float] = field(
+        default_factory=dict,
+        metadata=said(
+            "a scalar input becomes a constant (repeatable)", "INPUT=VALUE",
+            read=bound_value, action="append", until=IMPORTED, unsaid="none",
+        ),
+    )  # fmt: skip
     policy: str | None = field(
         default=None,
         kw_only=False,
@@ -342,6 +362,10 @@ class InspectOptions:
         "say what this machine runs of a model, layer by layer, and what goes to the host and why",
         "NAME|FILE.yaml", unsaid="the file is told of alone",
     )  # fmt: skip
+    bind: Mapping[str, bool | int | float] = field(
+        default_factory=dict,
+        metadata=said("with --target: as for `run`", "INPUT=VALUE", read=bound_value, action="append", unsaid="none"),
+    )
     disassemble: bool = option("print the instructions", default=False)
 
 
@@ -397,12 +421,13 @@ def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_from(kind: Callable[..., T], found: Mapping[str, Any]) -> T:
-    """The options that a parser has found; UsageError where a shape is given twice."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, extents in found.get("shapes", ()):
-        if shapes.setdefault(name, extents) != extents:
-            raise UsageError(f"error: --shape gives '{name}' twice")
-    return kind(**{**found, "shapes": shapes} if shapes else found)
+    """The options that a parser has found; UsageError where a shape or a value is given twice."""
+    named: dict[str, dict[str, Any]] = {}
+    for field_name, flag in (("shapes", "--shape"), ("bind", "--bind")):
+        for name, value in found.get(field_name, ()):
+            if named.setdefault(field_name, {}).setdefault(name, value) != value:
+                raise UsageError(f"error: {flag} gives '{name}' twice")
+    return kind(**{**found, **named})
 
 
 def given(options: Keywords) -> Iterator[tuple[Field[Any], CommandOption, Any]]:

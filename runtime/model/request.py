@@ -8,7 +8,7 @@ Where an option has no effect, and what is one of a few words, is declared in `o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -124,6 +124,8 @@ class Loaded:
     original: ModelProto | Path | None = None
     text: SourceText | None = None
     assumed: tuple[str, ...] = ()
+    bound: Mapping[str, Array] = field(default_factory=dict)
+    """Inputs that the request made constants."""
 
 
 def load(request: Request, target: Target | None = None, refused: Mapping[str, str] | None = None) -> Loaded:
@@ -153,11 +155,13 @@ def _import(
     found: Loaded, request: Request, target: Target | None, refused: Mapping[str, str] | None
 ) -> Loaded:
     """The original as a module where all of it is for the device, else as pieces."""
+    from frustum.passes.onnx.binding import bound_scalars
     from frustum.passes.onnx.loading import load_model
     from frustum.passes.onnx.place_host import Placement, import_or_place
 
     assert found.original is not None
     model = load_model(found.original)
+    found = replace(found, bound=bound_scalars(model, request.bind))
     result = import_or_place(
         model,
         target or targets.load(DEFAULT_TARGET),
@@ -165,7 +169,7 @@ def _import(
         batch=request.batch,
         shapes=dict(request.shapes) or None,
         name=None if isinstance(found.original, Path) or found.origin is None else found.origin.model,
-        constants=request.constants,
+        constants={**request.constants, **found.bound},
         refused=refused or {},
         exact=request.dtype in (None, "model"),
     )

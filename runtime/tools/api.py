@@ -24,7 +24,7 @@ from frustum.dialects.errors import Diagnostic, Error
 from frustum.dialects.target import Target, json_schema
 from frustum.runtime.failures import Differs, UsageError
 from frustum.runtime.model.cache import built
-from frustum.runtime.model.chain import Chain, checked_values, placed, random_values
+from frustum.runtime.model.chain import Chain, checked_values, placed, random_values, without_bound
 from frustum.runtime.model.compiled import Compiled
 from frustum.runtime.model.execution import execute_chain, report_of_chain
 from frustum.runtime.model.options import (
@@ -194,7 +194,7 @@ def _inputs(
     if given is None:
         return [random_values(chain.inputs, seed + number) for number in range(stream or 1)]
     each = [dict(given)] if stream is None else split_inputs(given, stream, "inputs")
-    return [checked_values(chain.inputs, one) for one in each]
+    return [checked_values(chain.inputs, without_bound(one, chain.bound)) for one in each]
 
 
 def _run(
@@ -226,7 +226,8 @@ def _compared(
 
     name, dtype = job.chain.model, job.chain.dtype
     layers: dict[str, Any] = {}
-    found, worst = together([agreement(model, *pair, dtype) for pair in zip(inputs, outputs, strict=True)])
+    pairs = [({**job.chain.bound, **each}, made) for each, made in zip(inputs, outputs, strict=True)]
+    found, worst = together([agreement(model, *pair, dtype) for pair in pairs])
     if is_by_layers:
         from frustum.runtime.tools.check_layers import check_layers
 
@@ -242,11 +243,12 @@ def _compared(
 
 
 def inspect(
-    what: Compiled | str | Path, *, target: str | Path | Target | None = None, disassemble: bool = False
-) -> str:
+    what: Compiled | str | Path, *, target: str | Path | Target | None = None, disassemble: bool = False,
+    bind: Mapping[str, bool | int | float] | None = None,
+) -> str:  # fmt: skip
     """What `frustum inspect` prints of an executable, a compiled folder, a model, a stage; or their instructions.
 
-    target: of a model also what this machine runs of it, and what goes to the host and why.
+    target: of a model also what this machine runs of it, and what goes to the host and why; `bind`: as for `compile`.
     """
     from frustum.runtime.tools.inspect import about_chain, lines_of, listing
 
@@ -255,7 +257,7 @@ def inspect(
             if target is not None:
                 raise UsageError("error: target is for models: this is compiled already")
             return "\n".join(listing(what.chain) if disassemble else about_chain(what.chain))
-        return "\n".join(lines_of(str(what), disassemble, target))
+        return "\n".join(lines_of(str(what), disassemble, target, bind))
 
 
 @overload

@@ -98,7 +98,7 @@ def check_layers(
     job: Job, model: ModelProto | Path, inputs: Mapping[str, HostArray], words: Sequence[str]
 ) -> Checked:
     """`words`: of the command, for what is written."""
-    given = {name: array for name, array in inputs.items() if isinstance(array, np.ndarray)}
+    given = {name: array for name, array in inputs.items() if isinstance(array, np.ndarray)} | dict(job.chain.bound)
     oracle = OracleValues(model, given, *changed_batch(model, given))
     values: dict[str, HostArray] = checked_values(job.chain.inputs, inputs)
     rows, faults = list[LayerRow](), list[str]()

@@ -6,8 +6,10 @@ looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -22,6 +24,8 @@ from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.parts import HostNode
 from frustum.runtime.model import request as asked
 from frustum.runtime.model.options import Request
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,9 @@ class Coverage:
         return sum(each.macs for each in self.layers)
 
 
-def coverage_of(model: str, target: Target) -> Coverage:
+def coverage_of(model: str, target: Target, bind: Mapping[str, bool | int | float] = NOTHING) -> Coverage:
     """Of a model in ONNX; raises `ModelError` for one that no compilation takes either."""
-    request = asked.with_stored_dtype(Request(model, target=target), target)
+    request = asked.with_stored_dtype(Request(model, target=target, bind=bind), target)
     refused: dict[str, str] = {}
     while True:
         loaded = asked.load(request, target, refused)

@@ -28,14 +28,19 @@ if TYPE_CHECKING:
 
 
 def main(options: InspectOptions) -> int:
-    show("\n".join(lines_of(options.path, options.disassemble, options.target)) + "\n")
+    show("\n".join(lines_of(options.path, options.disassemble, options.target, options.bind)) + "\n")
     return GOOD
 
 
-def lines_of(name: str, is_disassembled: bool, target: str | Path | Target | None = None) -> list[str]:
+def lines_of(
+    name: str, is_disassembled: bool, target: str | Path | Target | None = None,
+    bind: Mapping[str, bool | int | float] | None = None,
+) -> list[str]:  # fmt: skip
     """What is in the file, the folder, the network of the zoo; or its instructions; of a model also what a target runs
-    of it."""
+    of it, with inputs bound."""
     path, kind = Path(name), kind_of(name)
+    if bind and target is None:
+        raise UsageError(f"{path}: error: --bind needs --target: it says what that runs of the model")
     if target is not None and (is_disassembled or kind not in ("onnx", "zoo") or path.name == MANIFEST):
         raise UsageError(f"{path}: error: --target is for models that are not compiled yet")
     if kind == "onnx" and path.name == MANIFEST and not is_disassembled:
@@ -48,7 +53,7 @@ def lines_of(name: str, is_disassembled: bool, target: str | Path | Target | Non
     if kind == "stage":
         return about_stage(name)
     lines = about_model(name, read_zoo(name, 0) if kind == "zoo" else _read_onnx(path))
-    return lines if target is None else lines + about_coverage(name, target)
+    return lines if target is None else lines + about_coverage(name, target, bind or {})
 
 
 # --- executables -------------------------------------------------------------------------------------------
@@ -66,6 +71,7 @@ def about_chain(chain: Chain) -> list[str]:
     rows = [(p.name, p.kind, ", ".join(p.inputs), "->", ", ".join(p.outputs)) for p in chain.pieces]
     lines = [f"{chain.model} for {chain.target.name}, {chain.dtype}, policy {chain.policy}, host {chain.host}"]
     lines += _section("Pieces, in the order in which they run", rows)
+    lines += _section("Bound inputs", ((name, str(value.item())) for name, value in chain.bound.items()))
     lines += _section("On the host", ((f.name, f.op, f.reason) for f in chain.fallbacks))
     for executable in chain.executables:
         lines += ["", *about(executable)]
@@ -174,13 +180,15 @@ def about_model(name: str, model: ModelProto) -> list[str]:
     ]
 
 
-def about_coverage(name: str, target: str | Path | Target) -> list[str]:
+def about_coverage(
+    name: str, target: str | Path | Target, bind: Mapping[str, bool | int | float]
+) -> list[str]:
     """What a machine runs of a model, and what the host does and why."""
     from frustum.passes.fuse.policy import problems_of
     from frustum.runtime.tools.coverage import coverage_of
 
     machine = targets.load(target, problems_of) if isinstance(target, str | Path) else target
-    found = coverage_of(name, machine)
+    found = coverage_of(name, machine, bind)
     host = f"{len(found.on_host)} nodes go to the host" if found.on_host else "nothing goes to the host"
     layers = [
         (each.name, each.op, _shape(each.shape), f"{each.macs:,} MACs" if each.macs else "") for each in found.layers

@@ -48,7 +48,7 @@ def main(options: RunOptions) -> int:
     for path in (options.output, options.report, options.trace, options.html):
         if path is not None and path != STDOUT:
             check_writable_file(Path(path))
-    name, given = str(options.model), _arrays(options)
+    name, given = str(options.model), _arrays(options, options.bind)
     with TerminalProgress(quiet=options.quiet, course=Course(options.mode)) as progress:
         job = _job(options, given, lambda inputs: _check_before(options, inputs, given), progress)
         model = _model_for_check(options, job) if options.check else None
@@ -60,7 +60,7 @@ def main(options: RunOptions) -> int:
             from frustum.runtime.host.agreement import agreement, together
 
             progress("compare", 0.0)
-            pairs = zip(inputs, outputs, strict=True)
+            pairs = [({**job.chain.bound, **each}, made) for each, made in zip(inputs, outputs, strict=True)]
             check, found = together([agreement(model, *pair, job.chain.dtype) for pair in pairs])
         if model is not None and options.check == "layers":
             from frustum.runtime.tools.check_layers import check_layers
@@ -252,13 +252,23 @@ def _check_before(
         check_loads(Path(model))
 
 
-def _arrays(options: RunOptions) -> dict[str, Array] | None:
-    """The arrays of --input."""
+def _arrays(options: RunOptions, bound: Mapping[str, Any]) -> dict[str, Array] | None:
+    """The arrays of --input, but for bound ones."""
     if not options.input:
         return None
     from frustum.runtime.host.inputs import read_inputs
 
-    return read_inputs(Path(options.input))
+    return _without_bound(options, read_inputs(Path(options.input)), bound)
+
+
+def _without_bound(options: RunOptions, given: Mapping[str, Array], bound: Mapping[str, Any]) -> dict[str, Array]:
+    from frustum.runtime.machine import InputError
+    from frustum.runtime.model.chain import without_bound
+
+    try:
+        return without_bound(given, bound)
+    except InputError as error:
+        raise UsageError(f"{options.input}: error: {error}") from error
 
 
 def _inputs(options: RunOptions, job: Job, given: Mapping[str, Array] | None) -> list[dict[str, HostArray]]:
@@ -268,6 +278,7 @@ def _inputs(options: RunOptions, job: Job, given: Mapping[str, Array] | None) ->
 
         first = options.input_seed or 0
         return [random_values(job.chain.inputs, first + number) for number in range(options.stream or 1)]
+    given = _without_bound(options, given, job.chain.bound)
     return [_given_inputs(options, job.chain.inputs, each) for each in _each(options, given)]
 
 

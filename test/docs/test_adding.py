@@ -135,7 +135,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in root.glob("acme_*"):  # as pip does
         (wheel,) = WheelBuilder(str(folder)).build(directory=str(root / "wheels"), versions=["standard"])
         zipfile.ZipFile(wheel).extractall(root / "site")
-    for name, domain in (("Sinh", ""), ("Sin", ""), ("Twice", "com.acme")):
+    for name, domain in (("Sinh", ""), ("Atan", ""), ("Twice", "com.acme")):
         node = helper.make_node(name, ["x"], ["y"], domain=domain)
         ends = [helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, [1, 4, 8, 8]) for end in "xy"]
         graph = helper.make_graph([node], name.lower(), ends[:1], ends[1:])

@@ -285,7 +285,7 @@ def external_data(rng: random.Random, folder: Path) -> Use:
             case _:
                 tensor.dims.append(rng.choice(NUMBERS))
     if rng.random() < 0.3:  # for the host
-        model.graph.node[1].op_type = "Sin"
+        model.graph.node[1].op_type = "Asinh"
     (folder / "m.onnx").write_bytes(model.SerializeToString())
     host = rng.choice(("auto", "only"))
     return lambda: external_run(folder / "m.onnx", host)

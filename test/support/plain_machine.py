@@ -382,6 +382,8 @@ ACTIVATIONS = {
     "softplus": lambda x, a, b: x if x > 40 else math.log(1 + math.exp(x)),
     "affine": lambda x, a, b: a * x + b,
     "sign": lambda x, a, b: float((x > 0) - (x < 0)),
+    "sin": lambda x, a, b: math.sin(x),
+    "cos": lambda x, a, b: math.cos(x),
 }
 
 

@@ -545,7 +545,7 @@ def composite(kind):
         "identity", "add", "sub", "mul", "max", "min", "relu", "neg", "abs", "floor", "ceil", "round", "mask",
         "affine", "sign", "keep", "drop", "equal", "less", "less_equal",
     }  # fmt: skip
-    hard = {"div", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "reciprocal"}
+    hard = {"div", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "reciprocal", "sin", "cos"}
     sums = {
         "prelu": (2, 0), "leaky_relu": (2, 0), "clip": (2, 0),  # multiply and select; two comparisons
         "hard_sigmoid": (3, 0), "hard_swish": (4, 0),  # scale and shift, clip; and a product

@@ -9,6 +9,7 @@ from frustum.passes.onnx.node import Converter
 from frustum.passes.onnx.operators import (
     attention,
     choices,
+    contributed,
     conversions,
     einsum,
     elementwise,
@@ -19,6 +20,9 @@ from frustum.passes.onnx.operators import (
     recurrent,
     reductions,
     resizing,
+    sampling,
+    scatter,
+    sequences,
     transformer,
     windows,
 )
@@ -28,6 +32,7 @@ __all__ = ["CONVERTERS", "MICROSOFT", "plugged_converter"]
 MICROSOFT: dict[str, Converter] = {
     **integers.MICROSOFT,
     **transformer.MICROSOFT,
+    **contributed.MICROSOFT,
     "QuantizeLinear": conversions.CONVERTERS["QuantizeLinear"],
     "DequantizeLinear": conversions.CONVERTERS["DequantizeLinear"],
 }
@@ -35,7 +40,7 @@ MICROSOFT: dict[str, Converter] = {
 
 KINDS = (
     products, integers, conversions, windows, reductions, elementwise, choices, moves, lookups, resizing, recurrent,
-    einsum, attention,
+    einsum, attention, contributed, scatter, sampling, sequences,
 )  # fmt: skip
 CONVERTERS: dict[str, Converter] = {
     operator: converter for kind in KINDS for operator, converter in kind.CONVERTERS.items()

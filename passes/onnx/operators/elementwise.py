@@ -141,7 +141,7 @@ def dropout(node: Node) -> Result:
 SIMPLE = {
     "Relu": "relu", "Sigmoid": "sigmoid", "HardSwish": "hard_swish", "Tanh": "tanh", "Exp": "exp", "Log": "log",
     "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Neg": "neg", "Abs": "abs", "Floor": "floor", "Ceil": "ceil",
-    "Round": "round", "Erf": "erf", "Softplus": "softplus", "Sign": "sign",
+    "Round": "round", "Erf": "erf", "Softplus": "softplus", "Sign": "sign", "Sin": "sin", "Cos": "cos",
 }  # fmt: skip
 PAIRS = {"Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Pow": "pow"}
 

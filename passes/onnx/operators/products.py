@@ -69,7 +69,7 @@ def kernel_on_plane(node: Node) -> SSAValue:
 
 def gemm(node: Node) -> Result:
     alpha, beta = float(node.get("alpha", 1.0)), float(node.get("beta", 1.0))
-    a, b, alpha = _scaled_factors(node, alpha)
+    a, b, alpha = scaled_factors(node, alpha)
     addend = node.operands[2] if node.has(2) else None
     columns = node.shape(1)[0 if node.get("transB", 0) else 1]
     bias = None
@@ -90,7 +90,7 @@ def gemm(node: Node) -> Result:
     return node.binary("add", result, scaled)
 
 
-def _scaled_factors(node: Node, alpha: float) -> tuple[SSAValue, SSAValue, float]:
+def scaled_factors(node: Node, alpha: float) -> tuple[SSAValue, SSAValue, float]:
     """Both factors with alpha in a constant one, and what of alpha is left."""
     if alpha == 1.0:
         return node.value(0), node.value(1), 1.0
@@ -122,8 +122,11 @@ def _row(addend: Array, beta: float, columns: int) -> Array:
 
 
 def matmul(node: Node) -> Result:
+    return product_of(node, node.value(0), node.value(1))
+
+
+def product_of(node: Node, a: SSAValue, b: SSAValue, *, trans_a: bool = False, trans_b: bool = False) -> SSAValue:
     """A vector is a matrix of one row (left) or one column (right), whose axis the result has not."""
-    a, b = node.value(0), node.value(1)
     left, right = shape_of(a), shape_of(b)
     if not left or not right:
         raise Refused(f"operands of shapes {left} and {right} have no product")
@@ -131,7 +134,7 @@ def matmul(node: Node) -> Result:
         a = node.reshape(a, (1, *left))
     if len(right) == 1:
         b = node.reshape(b, (*right, 1))
-    result = node.emit(MatmulOp(*_same_batches(node, a, b)))
+    result = node.emit(MatmulOp(*_same_batches(node, a, b), trans_a=trans_a, trans_b=trans_b))
     shape = shape_of(result)
     if len(right) == 1:
         shape = shape[:-1]

@@ -161,14 +161,14 @@ def _by_matrices(node: Node, x: SSAValue, axes: list[AxisResize], changed: list[
         matrix = interpolation_matrix(positions, axis.source, axis.ratio, kernel)
         if number in outside:
             matrix[outside[number]] = 0
-        x = _along(node, x, number, matrix)
+        x = along(node, x, number, matrix)
     beyond = float(node.get("extrapolation_value", 0.0))
     if beyond and any(each.any() for each in outside.values()):
         x = node.binary("add", x, node.weight(_mask(outside, shape_of(x)) * np.float32(beyond), "outside"))
     return x
 
 
-def _along(node: Node, x: SSAValue, axis: int, matrix: NDArray[np.float64]) -> SSAValue:
+def along(node: Node, x: SSAValue, axis: int, matrix: NDArray[np.float64]) -> SSAValue:
     """The product of one axis with a matrix [results, operands]."""
     rank = len(shape_of(x))
     perm = (*(each for each in range(rank) if each != axis), axis)

@@ -1,6 +1,6 @@
 # Tests: test/passes/onnx/test_import_transformer.py
 """Operators of com.microsoft around attention, as onnxruntime computes them: attention with its projections, caches and
-padding, rotary positions, sums with a normalisation behind them, and GELU with a bias.
+padding, and rotary positions.
 
 A padded key is not hidden: `mask_filter_value` is added to its scores.  Later keys are hidden.
 Source: onnxruntime, the page of contributed operators.
@@ -10,28 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import MatmulOp, is_integer, shape_of
 from frustum.passes.errors import Refused
-from frustum.passes.onnx.node import Converter, Node, Result, Value
+from frustum.passes.onnx.node import Converter, Node, Result
 from frustum.passes.onnx.operators.attention import Heads, Masks, is_seen, with_past
 from frustum.passes.onnx.operators.conversions import from_integers
 from frustum.passes.onnx.operators.moves import cut, joined, runs
-from frustum.passes.onnx.operators.reductions import layer_normalization, rms_normalization
 from frustum.passes.weights import Array
 
 MOST_KEYS = 256
 """Of which some are counted when the network runs: bf16 has the integers up to here."""
 PADDED = -10000.0
 """What is added to the score of a padded key where nothing else is said."""
-EPSILON = 1e-12
-"""Of normalisations here."""
 
 
 # --- attention --------------------------------------------------------------------------------------------
@@ -358,57 +353,10 @@ def rotated(node: Node, x: SSAValue, heads: int, caches: Sequence[SSAValue], int
     return node.reshape(joined(node, parts, 3), shape)
 
 
-# --- sums before a function -------------------------------------------------------------------------------
-
-
-def inner(node: Node, op_type: str, operands: Sequence[Value | None], **attributes: Any) -> Node:
-    """Another node in this one's place, with one result."""
-    names = [f"{node.name}/{index}" for index in range(len(operands))]
-    proto = onnx.helper.make_node(op_type, names, [node.proto.output[0]], **attributes)
-    return replace(node, proto=proto, operands=operands)
-
-
-def first_of(result: Result) -> Value:
-    return result if isinstance(result, np.ndarray | SSAValue) else result[0]
-
-
-def skip_normalization(op_type: str, shift: int | None, bias: int) -> Converter:
-    """The normalisation of input + skip + bias, and the sum itself; `shift` and `bias` are operands."""
-    convert = layer_normalization if shift is not None else rms_normalization
-
-    def converter(node: Node) -> Result:
-        unwanted(node, mean=1, inv_std_var=2)
-        total = node.binary("add", node.value(0), node.value(1))
-        if node.has(bias):
-            total = node.binary("add", total, node.value(bias))
-        operands = [total, node.operands[2]]
-        if shift is not None and node.has(shift):
-            operands.append(node.operands[shift])
-        epsilon = float(node.get("epsilon", EPSILON))
-        result = first_of(convert(inner(node, op_type, operands, axis=-1, epsilon=epsilon)))
-        return [result, result, result, total]
-
-    return converter
-
-
-def gelu(kind: str) -> Converter:
-    """GELU of the operand and, where there is one, a bias."""
-
-    def converter(node: Node) -> Result:
-        x = node.value(0)
-        return node.unary(kind, node.binary("add", x, node.value(1)) if node.has(1) else x)
-
-    return converter
-
-
 MICROSOFT: dict[str, Converter] = {
     "Attention": projected_attention,
     "MultiHeadAttention": multi_head_attention,
     "GroupQueryAttention": group_query_attention,
     "RotaryEmbedding": rotary_embedding,
-    "SkipLayerNormalization": skip_normalization("LayerNormalization", 3, 4),
-    "SkipSimplifiedLayerNormalization": skip_normalization("RMSNormalization", None, 3),
-    "FastGelu": gelu("gelu_tanh"),
-    "BiasGelu": gelu("gelu"),
 }
 """Of the domain com.microsoft."""

@@ -229,7 +229,7 @@ KEPT = {
     ),
     "empty operands": model(
         [
-            node("Sin", ["x"], ["s"]),
+            node("Asinh", ["x"], ["s"]),
             node("Concat", ["s", "e"], ["c"], axis=0),
             node("Concat", ["c", "f"], ["y"], axis=2),
         ],

@@ -45,10 +45,10 @@ def test_integers_are_calibrated_through_the_host(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).standard_normal((16, 16, 3, 3), np.float32) / 16
     nodes = [
         node("Conv", ["x", "w"], ["c1"], pads=[1, 1, 1, 1]),
-        node("Cos", ["c1"], ["cosine"]),
-        node("Conv", ["cosine", "w"], ["y"], pads=[1, 1, 1, 1]),
+        node("Asinh", ["c1"], ["sinh"]),
+        node("Conv", ["sinh", "w"], ["y"], pads=[1, 1, 1, 1]),
     ]
-    path = tmp_path / "cosine.onnx"
+    path = tmp_path / "sinh.onnx"
     onnx.save(model(nodes, {"x": (1, 16, 48, 48)}, ["y"], {"w": weights}), path)
     assert frustum("run", path, "--dtype", "int8", "--check", "--mode", "functional") == 0
 
