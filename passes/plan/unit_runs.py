@@ -24,6 +24,7 @@ from frustum.passes.analysis.layer import Layer
 from frustum.passes.analysis.piece_nest import of_whole_groups
 from frustum.passes.analysis.project import ROWS, Unprojectable
 from frustum.passes.analysis.roll import COLUMNS
+from frustum.passes.analysis.strips import handed
 from frustum.passes.analysis.unit_layers import UnitLayers
 from frustum.passes.plan.cost import CutUnit, UnitCost, stored_bytes
 from frustum.passes.plan.layer_work import LayerPlan, can_run
@@ -276,8 +277,14 @@ class Trees:
         partition, channels = self.cut.partition, self.unit.out.out_dims[1]
         if layer.kind.is_copied and (partition.clusters == 1 or partition.tile[1] < channels):
             return False
-        is_held = plan is not None and plan.map.weights == "unit"
+        is_held = plan is not None and plan.map.weights == "unit" and not self.is_handed_on(i)
         return is_held and (can_run(layer) or layer.kind.is_copied) and not layer.kind.knows_position
+
+    def is_handed_on(self, i: int) -> bool:
+        """Whether clusters send each other parts of a layer's map, which they do from SRAM."""
+        projection, beside = self.cut.projection, self.cut.partition.clusters
+        is_alone = self.cut.target.chip.clusters == 1 or not projection.held
+        return not is_alone and any(handed(projection.outputs[i], projection.held[i], beside))
 
     def is_inner(self, j: int) -> bool:
         """Whether one layer alone reads a layer's map."""

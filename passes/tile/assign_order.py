@@ -112,11 +112,12 @@ class AssignOrder(ModulePass):
 
 
 def is_shared_out(unit: t.UnitOp, clusters: int) -> bool:
-    """Whether any cluster may make any tile: those along d2 or d3 are dealt, and no map is at a fixed place; or all its
-    maps are everywhere."""
+    """Whether any cluster may make any tile: those along d2 or d3 are dealt, no map is at a fixed place, and clusters
+    send each other nothing; or all its maps are everywhere."""
     values: Sequence[SSAValue] = (*unit.operands, *unit.results)
     stays = any(isinstance(value.type, t.TileType) for value in values) and not has_owned_tiles(unit)
-    return clusters > 1 and unit.clusters.value.data in (ROWS, COLUMNS) and not stays
+    sends = any(isinstance(op, t.SendOp) for op in unit.body.block.ops)
+    return clusters > 1 and unit.clusters.value.data in (ROWS, COLUMNS) and not stays and not sends
 
 
 def number_by_grid(unit: t.UnitOp, clusters: int, counts: Sequence[int]) -> None:

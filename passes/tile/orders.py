@@ -261,8 +261,8 @@ def is_seen(position: Position, grid: Grid, reach: Position) -> bool:
 def nests_apart(
     ways: list[list[Position]], grid: Grid, most_loops: int, reach: Position = (0, 0)
 ) -> list[TileNest]:
-    """Nests of one owner each, far away from which all others stand."""
-    far = (grid.rows + reach[0], grid.columns + reach[1])
+    """Nests of one owner each, far away from which all others stand; of a single owner every cluster's, alike."""
+    far = (grid.rows + reach[0], grid.columns + reach[1]) if grid.owners > 1 else (0, 0)
     found = []
     for k, way in enumerate(ways):
         inside = [(p, (0, 0)) for p in way if grid.has(p)]

@@ -4,13 +4,17 @@ It watches from outside: everything follows from the expanded program, whose add
 Executions are visited in program order.  Two accesses to the same bytes by different engines, one of them a write,
 race unless signals and waits, or a barrier, make certain that one is complete before the other starts.
 
+Buffers that the host knows have a rule more, whoever planned the program: a plan may recompute in SRAM, but stores each
+element once.  So no byte of an output or an intermediate map is written twice, and none of an input, of weights or of
+code at all.  The host reads each output after the run, for the user or the next piece: each of its bytes is written.
+
 What is remembered of every byte in checked mode (who wrote it last, and when each engine read it last), and which
 bytes an execution of an instruction reads and writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -18,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.extents import replaced
-from frustum.dialects.isa.program import ELEMENT_BYTES, Wrap
+from frustum.dialects.isa.program import ELEMENT_BYTES, External, Program, Wrap
 from frustum.runtime.check.clocks import Clock, OrderError, clocks
 from frustum.runtime.device.expand import DRAM, Expanded, Rows
 from frustum.runtime.device.form import Ints
@@ -37,14 +41,16 @@ def check(expanded: Expanded, capacities: Sequence[int], progress: Progress | No
     except OrderError as error:
         raise RaceError(_never(expanded, error)) from None
     stamps = Stamps((expanded.core, core), (expanded.cluster, cluster))
-    known = [e for e in expanded.program.externals if e.class_ in ("input", "weight", "program")]
-    shadow = Shadow(expanded, capacities, stamps, [(e.address, e.bytes) for e in known])
+    shadow = Shadow(expanded, capacities, stamps)
     total = len(expanded.core) + len(expanded.cluster)
     for number, (rows, row) in enumerate(expanded.in_order()):
         clock = core if rows is expanded.core else cluster
         _visit(expanded, capacities, shadow, clock, rows, row)
         if progress is not None and number % max(1, total // REPORTS) == 0:
             progress("check", number / total)
+    for output in expanded.program.externals_of("output"):
+        if (gap := shadow.gap_of(output)) is not None:
+            raise AccessError(_unwritten(expanded, output, gap))
 
 
 def _visit(
@@ -71,11 +77,37 @@ def _fault(
 ) -> AccessError | RaceError:
     memory = memory_name(expanded, access.kind, conflict.place)
     here = f"{execution_name(expanded, *execution)}: {_does(access)} address {conflict.address} of {memory}"
+    other = "no instruction" if conflict.other is None else execution_name(expanded, *conflict.other)
+    if conflict.is_again:
+        external = external_at(expanded.program, conflict.address)
+        assert external is not None
+        other = "the host" if conflict.other is None else other
+        return AccessError(f"{here}, {place_in(external, conflict.address)}, which {other} wrote already")
     if conflict.other is None:
-        return AccessError(f"{here}, which no instruction wrote")
-    other = execution_name(expanded, *conflict.other)
+        return AccessError(f"{here}, which {other} wrote")
     does = "writes" if conflict.other_writes else "reads"
     return RaceError(f"{here}, which {other} {does}; nothing orders the two")
+
+
+def _unwritten(expanded: Expanded, output: External, gap: Gap) -> str:
+    """What is said of an output that is not written as a whole, with whose writes end nearest to the gap."""
+    where = f"{place_in(output, gap.address)} at address {gap.address} of dram"
+    found = f"the host reads {where}, which no instruction wrote ({gap.missing} of {output.bytes} bytes)"
+    if gap.nearest is None:
+        return f"{found}; none writes any of it"
+    return f"{found}; the nearest element was written by {execution_name(expanded, *gap.nearest)}"
+
+
+def external_at(program: Program, address: int) -> External | None:
+    """The buffer that the host knows at an address of DRAM."""
+    return next((e for e in program.externals if e.address <= address < e.address + e.bytes), None)
+
+
+def place_in(external: External, address: int) -> str:
+    """`element (0, 2, 5, 1) of output 'y'`"""
+    number = (address - external.address) // ELEMENT_BYTES[external.element]
+    place = ", ".join(str(int(i)) for i in np.unravel_index(number, external.shape or (1,)))
+    return f"element ({place}) of {external.class_} '{external.name}'"
 
 
 def _never(expanded: Expanded, error: OrderError) -> str:
@@ -87,6 +119,8 @@ def _does(access: MemoryAccess) -> str:
     return "writes" if access.is_write else "reads"
 
 
+WRITTEN_BY_HOST = "input", "weight", "program"
+"""Classes of buffers in DRAM that hold something before the run."""
 UNWRITTEN, WRITTEN_BEFORE = 0, 1
 """Stamps of bytes that nobody, and that the host wrote; executions have the stamps from 2 on."""
 
@@ -125,6 +159,18 @@ class Conflict:
     place: int
     other: tuple[Rows, int, int] | None
     other_writes: bool
+    is_again: bool = False
+    """A byte that is written once was written already; by the host, where `other` is None."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The first byte of an output that nobody wrote, how many there are, and the execution that wrote the byte nearest
+    to it (None: no byte is written)."""
+
+    address: int
+    missing: int
+    nearest: tuple[Rows, int, int] | None
 
 
 class Stamps:
@@ -159,18 +205,19 @@ class Stamps:
 
 
 class Shadow:
-    """The planes of all memories; `written` are (address, bytes) of the DRAM that the host writes before."""
+    """The planes of all memories, with what the host writes before the run."""
 
-    def __init__(
-        self, expanded: Expanded, capacities: Sequence[int], stamps: Stamps, written: Iterable[tuple[int, int]]
-    ) -> None:
+    def __init__(self, expanded: Expanded, capacities: Sequence[int], stamps: Stamps) -> None:
         self.stamps = stamps
         self.grain: int = _grain(expanded)
         self._sizes = [size // self.grain + 1 for size in capacities]  # grains of one memory
         self._writer: dict[tuple[int, int], Ints] = {}  # kind, place: stamp of each grain
         self._readers: dict[tuple[int, int], dict[int, Ints]] = {}  # ... engine: number of each grain
-        for address, size in written:
-            self._plane(DRAM, 0)[address // self.grain : -(-(address + size) // self.grain)] = WRITTEN_BEFORE
+        self._once: Ints = np.zeros(self._sizes[DRAM], np.int32)  # of each grain of DRAM, whether it is written once
+        for each in expanded.program.externals:
+            self._once[self._grains(each)] = True
+            if each.class_ in WRITTEN_BY_HOST:
+                self._plane(DRAM, 0)[self._grains(each)] = WRITTEN_BEFORE
 
     def read(self, access: MemoryAccess, stamp: int, clock: Ints) -> Conflict | None:
         """Note a read that starts at `clock`; gives what is wrong with it."""
@@ -201,8 +248,24 @@ class Shadow:
             if bad.any():
                 where = np.unravel_index(int(bad.argmax()), bad.shape)
                 return self._conflict(access, place, where, int(writers[where]), True)
+            if access.kind == DRAM:
+                again = (writers != UNWRITTEN) & (self._view(self._once, access) != 0)
+                if again.any():
+                    where = np.unravel_index(int(again.argmax()), again.shape)
+                    return replace(self._conflict(access, place, where, int(writers[where]), True), is_again=True)
             writers[...] = stamp
         return None
+
+    def gap_of(self, external: External) -> Gap | None:
+        """What is missing of a buffer in DRAM when all instructions have run; None where it is whole."""
+        writers = self._plane(DRAM, 0)[self._grains(external)]
+        missing, written = np.flatnonzero(writers == UNWRITTEN), np.flatnonzero(writers)
+        if not missing.size:
+            return None
+        first = int(missing[0])
+        nearest = int(writers[written[np.abs(written - first).argmin()]]) if written.size else UNWRITTEN
+        address = max(external.address, (external.address // self.grain + first) * self.grain)
+        return Gap(address, int(missing.size) * self.grain, self._execution(nearest))
 
     def _plane(self, kind: int, place: int) -> Ints:
         if (kind, place) not in self._writer:
@@ -221,8 +284,15 @@ class Shadow:
     ) -> Conflict:
         moved = sum(int(i) * stride for i, stride in zip(where, access.strides, strict=False))
         address = access.address + moved + int(where[-1]) * self.grain
-        known = None if other == UNWRITTEN else self.stamps.execution(other)
-        return Conflict(address, place, known, other_writes)
+        return Conflict(address, place, self._execution(other), other_writes)
+
+    def _execution(self, stamp: int) -> tuple[Rows, int, int] | None:
+        """What a stamp says; None where no instruction wrote."""
+        return None if stamp in (UNWRITTEN, WRITTEN_BEFORE) else self.stamps.execution(stamp)
+
+    def _grains(self, external: External) -> slice:
+        """Those of a buffer in DRAM."""
+        return slice(external.address // self.grain, -(-(external.address + external.bytes) // self.grain))
 
 
 def _grain(expanded: Expanded) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import random_network
 from agreement import check_agreement
@@ -289,3 +291,23 @@ def test_units_of_strips_may_have_others_on_several_clusters(target_name, cluste
     assert strips_of(target_name, Partition((1, 8, 24, 6), 0, 1)) == set()
     across = {(1, 8, 6, 4), (1, 8, 6, 6)}  # not 5 strips, and not fewer than 4
     assert strips_of(target_name, Partition((1, 8, 6, 3), 2, 2)) == (across if clusters > 1 else set())
+
+
+def test_what_clusters_send_each_other_is_in_no_core():
+    """A pool that overlaps nothing reads beside its strip all the same, as its windows begin in the padding."""
+    whole = machine("default")
+    core = replace(whole.core, nram=replace(whole.core.nram, capacity_bytes=2048))
+    sram = replace(whole.cluster.sram, capacity_bytes=2048)
+    cluster = replace(whole.cluster, cores=3, core=core, sram=sram)
+    net = Net(3)
+    a = net.conv(net.input(1, 2, 7, 22), 6, 3, pads=(1, 1, 1, 1))
+    b = net.conv(a, 6, (1, 5), pads=(0, 1, 0, 1), groups=6)
+    module, inputs = net.module(net.pool("avg", b, 2, 2, pads=(1, 1, 1, 1)))
+    choices = Choices(borders="exchange", policy="greedy", order="bands{bands=1,direction=top-down,owners=cores}")
+    target = replace(whole, chip=replace(whole.chip, clusters=5, cluster=cluster))
+    modules = modules_at_stops(module, target, choices)
+    (unit,) = (op for op in modules["placed"].walk() if isinstance(op, t.UnitOp))
+    sent = [t.tile_of(op.tile) for op in unit.walk() if isinstance(op, t.SendOp)]
+    assert unit.owners is not None and unit.owners.data == "cores"
+    assert len(sent) == 5 and not any(tile.core for tile in sent)
+    check_agreement({stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in STOPS}, "f32")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Bands, Grid, morton, nests_of, steps_of, tiles_of
@@ -28,6 +28,28 @@ def test_loops_go_the_way_that_the_order_says(order, grid, band, most_loops):
     assert all(len(nest.loops) <= most_loops for nest in nests)
     for owner, way in enumerate(tiles_of(order, grid, band)):
         assert [p for nest in nests for p in nest.positions(owner) if grid.has(p)] == way
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(ORDERS), GRIDS, BANDS, st.integers(1, 6), st.tuples(st.integers(0, 3), st.integers(0, 3)))
+def test_whoever_works_beyond_its_own_tiles_is_out_of_reach(order, grid, band, most_loops, reach):
+    """A dimension of one tile has no index: a position anywhere along it is the tile."""
+    sizes = grid.rows, grid.columns
+    assume(sizes != (1, 1))
+    nests = nests_of(steps_of(order, grid, band), grid, most_loops, reach)
+    for owner, way in enumerate(tiles_of(order, grid, band)):
+        places = [p for nest in nests for p in nest.positions(owner)]
+        tiles = [tuple(i if n > 1 else 0 for i, n in zip(p, sizes, strict=True)) for p in places]
+        assert [p for p in tiles if all(-r <= i < n + r for i, n, r in zip(p, sizes, reach, strict=True))] == way
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(ORDERS), GRIDS, BANDS, st.integers(1, 6))
+def test_where_parts_are_fixed_all_clusters_go_the_same_way(order, grid, band, most_loops):
+    """One owner of a grid stands for all clusters, each of which goes through a part of its own."""
+    grid = Grid(grid.rows, grid.columns)
+    for nest in nests_of(steps_of(order, grid, band), grid, most_loops):
+        assert list(nest.positions(0)) == list(nest.positions(7))
 
 
 def owners(order, grid, band=Bands()):  # noqa: B008  # frozen

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_network import expected, inputs, network
+from small_network import WEIGHT, expected, inputs, network
 
+from frustum.backend.file.executable import build_executable
 from frustum.dialects.isa import program as p
 from frustum.runtime.check.check import RaceError, check
 from frustum.runtime.device.expand import expand
@@ -145,6 +146,95 @@ def test_the_result_is_written_in_the_last_pass_and_no_further_than_it_reaches()
         run_check(load, weights, done, replace(use, box=line(1), waits=wait(1, 1)))
     with pytest.raises(AccessError, match=r"reads address 260 .* no instruction wrote"):
         run_check(load, weights, done, replace(use, waits=wait(1, 2)))
+
+
+# ------------------------------------------------------------------------------------------ what the host knows
+
+OUT = p.External("y", "output", 2048, 128, (2, 16), "f32")
+STORED = "copy 1 (layer 'first') by iodma at loops [] on cluster 0, core 0"
+
+
+def stores(*parts, externals=(*KNOWN, OUT), clusters=1):
+    """Load a line, then store (address, elements) in turn."""
+    body = [copy("iodma", view("nram"), view("dram", address), count) for address, count in parts]
+    run_check(LOAD, *body, externals=externals, clusters=clusters)
+
+
+def test_an_output_that_is_written_as_a_whole_may_be_read():
+    stores((2048, 16), (2048 + 64, 16))
+
+
+def test_the_host_reads_no_output_that_nothing_wrote():
+    with pytest.raises(AccessError) as error:
+        stores()
+    assert str(error.value) == (
+        "the host reads element (0, 0) of output 'y' at address 2048 of dram, which no instruction wrote"
+        " (128 of 128 bytes); none writes any of it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "element", "address", "missing"),
+    [
+        (((2048, 16), (2112, 15)), "(1, 15)", 2172, 4),  # the last element of a partial tile
+        (((2052, 15), (2112, 16)), "(0, 0)", 2048, 4),
+        (((2048, 8), (2112, 16)), "(0, 8)", 2080, 32),
+    ],
+)
+def test_the_element_that_is_missing_is_named_with_whoever_wrote_beside_it(parts, element, address, missing):
+    with pytest.raises(AccessError) as error:
+        stores(*parts)
+    assert f"element {element} of output 'y' at address {address} of dram" in str(error.value)
+    assert f"({missing} of 128 bytes); the nearest element was written by copy" in str(error.value)
+
+
+def test_every_output_is_read():
+    second = p.External("z", "output", 2304, 64, (16,), "f32")
+    with pytest.raises(AccessError, match=r"element \(0\) of output 'z' at address 2304 of dram"):
+        stores((2048, 16), (2112, 16), externals=(*KNOWN, OUT, second))
+
+
+def test_no_byte_of_an_output_is_written_twice():
+    with pytest.raises(AccessError) as error:
+        stores((2048, 16), (2108, 16))
+    assert str(error.value) == (
+        "copy 2 (layer 'first') by iodma at loops [] on cluster 0, core 0: writes address 2108 of dram,"
+        f" element (0, 15) of output 'y', which {STORED} wrote already"
+    )
+
+
+def test_nor_of_an_intermediate_map_which_need_not_be_whole():
+    middle = replace(OUT, class_="intermediate")
+    stores((2048, 16), externals=(*KNOWN, middle))
+    with pytest.raises(AccessError, match=r"writes address 2048 of dram, element \(0, 0\) of intermediate 'y'"):
+        stores((2048, 16), (2048, 1), externals=(*KNOWN, middle))
+
+
+@pytest.mark.parametrize("class_", ["input", "weight", "program"])
+def test_nothing_that_the_host_wrote_is_written(class_):
+    kept = replace(OUT, class_=class_, name="w")
+    with pytest.raises(AccessError, match=rf"element \(1, 4\) of {class_} 'w', which the host wrote already"):
+        stores((2048 + 80, 1), externals=(*KNOWN, kept))
+
+
+def test_memory_that_the_host_does_not_know_may_be_written_again():
+    stores((2048 + 128, 16), (2048 + 128, 16), externals=KNOWN)
+
+
+def test_two_clusters_that_write_the_same_output_race_or_write_twice():
+    with pytest.raises(RaceError, match=r"cluster 1, core 0: writes address 2048 of dram"):
+        stores((2048, 16), (2112, 16), clusters=2)
+
+
+@pytest.mark.parametrize("mode", ["full", "functional", "timing"])
+def test_an_executable_that_makes_a_tile_less_is_stopped_in_every_mode(mode):
+    whole = network()
+    first, loop = whole.program.body
+    less = replace(whole.program, body=(first, replace(loop, count=loop.count - 1)))
+    made = build_executable(less, [(16384, WEIGHT)])
+    Machine(made).run(inputs(), mode)
+    with pytest.raises(AccessError, match=r"the host reads element \(24, 0\) of output 'y' .* copy 5 .* loops .2. on"):
+        Machine(made).run(inputs(), mode, checked=True)
 
 
 # ------------------------------------------------------------------------------------------ order

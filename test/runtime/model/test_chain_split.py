@@ -20,7 +20,10 @@ from onnx import TensorProto, helper, numpy_helper
 from stops import run_module, target
 
 import frustum
+from frustum.backend.file.executable import build_executable
 from frustum.dialects import graph
+from frustum.dialects.isa import program as p
+from frustum.runtime.device.memory import AccessError
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model.chain import Chain
 from frustum.runtime.tools import cli
@@ -162,6 +165,38 @@ def test_modes_count_the_same():
     assert [each["cycles"] for each in functional.report["subgraphs"]] == [None] * 3
     same(functional.outputs, full.outputs, 0)
     assert timing.outputs == {}
+
+
+def cropped(executable):
+    """An executable whose stores leave out the last row of what they write."""
+
+    def less(node):
+        if isinstance(node, p.Repeat):
+            return replace(node, body=tuple(map(less, node.body)))
+        if not isinstance(node, p.Copy) or node.dst_view.memory != "dram":
+            return node
+        spans = node.box.spans
+        rows = replace(spans[2], bound=spans[2].bound - 1)
+        return replace(node, box=p.Box.of(*spans[:2], rows, spans[3]))
+
+    program = replace(executable.program, body=tuple(map(less, executable.program.body)))
+    return build_executable(program, executable.weights, executable.manifest["options"])
+
+
+@pytest.mark.parametrize("stream", [None, 2])
+def test_checked_mode_reads_the_outputs_of_every_piece(stream):
+    """Each of three chips makes an output less a row; the next pieces read those on their own chips."""
+    chain = frustum.compile(model(), "manycore", placement="each", split="outputs").chain
+    given = inputs() if stream is None else {"x": np.stack([inputs()["x"]] * stream)}
+    assert len(chain.pieces) == 3
+    for number, piece in enumerate(chain.pieces):
+        pieces = [*chain.pieces]
+        pieces[number] = replace(piece, executable=cropped(piece.executable))
+        faulty = replace(chain, pieces=tuple(pieces))
+        frustum.run(faulty, given, stream=stream)
+        (name,) = piece.outputs
+        with pytest.raises(AccessError, match=rf"the host reads element \(0, 0, 11, 0\) of output '{name}' at"):
+            frustum.run(faulty, given, stream=stream, checked=True)
 
 
 def test_an_input_that_is_an_output():
