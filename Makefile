@@ -1,14 +1,16 @@
-# Everything a fresh clone needs: Python (3.11 to 3.13), pip and make.  PYTHON=python3.12 chooses another one.
+# Everything a fresh clone needs: Python (3.11 to 3.14), pip and make.  PYTHON=python3.12 chooses another one.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 CODE   := dialects passes backend runtime
 # The first reading of the house, and the last commit before it was rebuilt.
 MEASURES ?= 3eb923d 1905298
+# Of processor time, for all quick tests: 4 minutes on 2 cores, less what it takes to find them.
+QUICK_SECONDS := 400
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench compat conformance soak docs site pages picture figures figures-all measures
+.PHONY: help run test test-slow lock locked check bench compat conformance soak docs site pages picture figures figures-all measures
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -16,8 +18,14 @@ help: ## List the targets
 run: $(VENV)/installed ## Compile ResNet-50, run it on the emulated machine, compare it with onnxruntime
 	$(BIN)/frustum run zoo:resnet50 --check
 
-test: $(VENV)/installed-test ## Run all tests (pytest; the .mlir files of lit are among them)
-	$(BIN)/python -m pytest -n auto --durations=10 $(PYTEST_ARGS)
+# Where nothing may write bytecode, as in many containers, every worker would compile all tests anew, for a minute.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
+test: $(VENV)/installed-test ## Run the quick tests, before each commit (pytest; the .mlir files of lit are among them)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" --most-seconds $(QUICK_SECONDS) $(PYTEST_ARGS)
+
+test-slow: $(VENV)/installed-test ## Run all other tests
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS)
 
 check: $(VENV)/installed-dev ## Run the linter, the type checkers and the import contracts
 	$(BIN)/ruff check
@@ -40,7 +48,7 @@ soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: al
 measures: $(VENV)/bin/python ## Print the measures of the source, now and at some commits (MEASURES="v1 v2": at others)
 	$(BIN)/python test/support/house.py $(MEASURES)
 
-docs: $(VENV)/installed ## Write the pages, tables and drawings of docs/ that come from code anew
+docs: $(VENV)/installed-test ## Write the pages, tables and drawings of docs/ that come from code anew
 	$(BIN)/python -m frustum.runtime.tools.op_table docs/operations.md
 	$(BIN)/python -m frustum.runtime.tools.pass_table docs/passes.md
 	$(BIN)/python examples/stops.py > docs/stops.md
@@ -51,6 +59,16 @@ docs: $(VENV)/installed ## Write the pages, tables and drawings of docs/ that co
 	$(BIN)/python -m frustum.runtime.option_table docs/commands.md
 	$(BIN)/python -m frustum.runtime.report.key_table docs/report.md
 	$(BIN)/python examples/pages.py
+	$(BIN)/python examples/dependencies.py docs
+
+lock: $(VENV)/bin/python ## Write uv.lock anew: the newest versions within the ranges, of all packages for development
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[lock]'
+	$(BIN)/uv lock --upgrade
+
+locked: $(VENV)/bin/python ## Install what uv.lock says, all tools for development too, in place of newer versions
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[lock]'
+	UV_PROJECT_ENVIRONMENT=$(VENV) $(BIN)/uv sync --frozen --inexact --extra dev
+	@touch $(VENV)/installed $(VENV)/installed-test $(VENV)/installed-dev
 
 site: $(VENV)/installed-test ## Write the pages of docs/ as a site to build/site (warnings are errors)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site

@@ -32,24 +32,22 @@ def no_cache() -> Iterator[None]:
         os.environ["FRUSTUM_CACHE"] = before
 
 
-SLOW = (
-    "pipeline", "passes/fuse", "passes/plan/network", "passes/graph/test_choose_layout.py",
-    "passes/lower/unit/test_prefetch.py", "passes/test_zoo.py", "passes/tile/test_lower_units.py",
-    "backend/waits/test_schedule.py", "backend/test_split_compile.py",
-    "backend/waits/test_synchronisation.py", "benchmarks", "examples",
-    "runtime/model/test_chain_split.py", "runtime/test_fuzz.py", "runtime/device/test_line_buffer.py",
-    "runtime/reference/test_reference_models.py", "runtime/time/test_timing_model.py",
-    "runtime/model/test_weights_options.py", "docs/test_adding.py", "docs/test_site.py", "test_packaging.py",
-)  # fmt: skip
-"""What `make compat` leaves out: folders and files of which a test takes more than three seconds (`--durations`)."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--most-seconds", type=float, help="fail where all tests together take more processor time")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    slow = [here / each for each in SLOW]
-    for item in items:
-        if item.path in slow or any(folder in item.path.parents for folder in slow):
-            item.add_marker(pytest.mark.slow)
+def pytest_configure(config: pytest.Config) -> None:
+    from quick_tests import ProcessorTime
+
+    config.pluginmanager.register(ProcessorTime(config, config.getoption("most_seconds")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    from quick_tests import COLLECTED, keep_some
+
+    keep_some(items)
+    config.stash[COLLECTED] = {item.nodeid: frozenset(mark.name for mark in item.iter_markers()) for item in items}
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "LitFile | None":

@@ -39,6 +39,7 @@ class Warm:
     """The warm process, started on first use."""
 
     def __init__(self) -> None:
+        self.seconds = 0.0  # of processor time, that its children took
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, pipes: list[list[Command]], cwd: str) -> tuple[bool, str]:
@@ -49,7 +50,8 @@ class Warm:
         assert self._process.stdout is not None
         request = {"cwd": cwd, "pipes": [[vars(command) for command in pipe] for pipe in pipes]}
         print(json.dumps(request), file=self._process.stdin, flush=True)
-        passed, log = json.loads(self._process.stdout.readline())
+        passed, log, seconds = json.loads(self._process.stdout.readline())
+        self.seconds += seconds
         return passed, log
 
     def close(self) -> None:
@@ -91,8 +93,9 @@ def _in_child(request: dict) -> str:
     os.close(writing)
     with os.fdopen(reading) as file:
         answer = file.read()
-    _, status = os.waitpid(child, 0)
-    return answer or json.dumps([False, f"died with status {status} (-14: over {LIMIT_SECONDS} s)"])
+    _, status, used = os.wait4(child, 0)
+    result = json.loads(answer or json.dumps([False, f"died with status {status} (-14: over {LIMIT_SECONDS} s)"]))
+    return json.dumps([*result, used.ru_utime + used.ru_stime])
 
 
 def _run(pipes: list[list[Command]]) -> tuple[bool, str]:

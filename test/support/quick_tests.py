@@ -1,0 +1,97 @@
+"""Which tests are quick, and that they stay so.
+
+`make test` runs what is not marked `slow`, `make test-slow` the rest.  The processor time of a run is printed at its
+end; beyond a limit the run fails.
+
+Wall time says nothing on a busy machine.  Processor time is counted of each test, in the process that runs it, with the
+commands that it starts, but without making machine code of loops, which happens once on a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Generator
+
+import pytest
+from processor_time import allowed
+
+from frustum.dialects import loops
+
+COLLECTED = pytest.StashKey[dict[str, frozenset[str]]]()
+"""All tests that were found, before any is left out: their markers by node id."""
+NAMED = 10
+REASON = """{spent:.0f} s of processor time is more than {limit:.0f} s, the limit of `make test` on this machine
+({most:g} s where a million additions take 60 ms).  It runs before every commit.  Make the tests below faster, or mark
+them `slow`; of many cases all but a few: `@pytest.mark.slow(but=("edge",))`."""
+
+
+def keep_some(items: list[pytest.Item]) -> None:
+    """`slow(but=("edge",))` is no marker of the cases whose name holds one of these words."""
+    for item in items:
+        kept = [mark for mark in item.own_markers if mark.name == "slow" and _is_kept(item, mark)]
+        item.own_markers = [mark for mark in item.own_markers if mark not in kept]
+
+
+def _is_kept(item: pytest.Item, mark: pytest.Mark) -> bool:
+    return any(word in item.name for word in mark.kwargs.get("but", ()))
+
+
+def spent() -> float:
+    """Seconds of this process and of those that it has waited for."""
+    times = os.times()
+    warm = sys.modules["lit_format"].WARM.seconds if "lit_format" in sys.modules else 0.0
+    return time.process_time() + times.children_user + times.children_system + warm
+
+
+class ProcessorTime:
+    """A plugin of pytest; with pytest-xdist each worker counts, and the one in front of them sums up."""
+
+    def __init__(self, config: pytest.Config, most: float | None) -> None:
+        self.config = config
+        self.most = most
+        self.seconds = Counter[str]()
+        self._since = 0.0
+        self._limit: float | None = None
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        self._since = spent() - loops.TIMES.seconds
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = spent() - loops.TIMES.seconds
+        report.processor_seconds = max(0.0, now - self._since)
+        self._since = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += getattr(report, "processor_seconds", 0.0)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.verdict() and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        total = sum(self.seconds.values())
+        limit = f", at most {self.most:g} s where a million additions take 60 ms" if self.most else ""
+        terminalreporter.write_line(f"processor time of all tests: {total:.0f} s{limit}")
+        if reason := self.verdict():
+            terminalreporter.section("too slow", red=True, bold=True)
+            terminalreporter.write_line(reason)
+            for name, seconds in self.seconds.most_common(NAMED):
+                terminalreporter.write_line(f"{seconds:8.1f} s  {name}")
+
+    def verdict(self) -> str:
+        """Why the run fails; nothing where it took no longer than it may."""
+        total = sum(self.seconds.values())
+        if self.most is None or hasattr(self.config, "workerinput") or total <= self.most:
+            return ""
+        if self._limit is None:
+            self._limit = max(allowed(self.most) for _ in range(3))
+        return REASON.format(spent=total, limit=self._limit, most=self.most) if total > self._limit else ""
