@@ -7,7 +7,7 @@ A model that the host can have no part in is refused first, in words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from typing import Literal
@@ -15,10 +15,12 @@ from typing import Literal
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from xdsl.ir import SSAValue
 
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.dry_run import DryRun, ImportStep
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel, element_name, node_name, problem_at
+from frustum.passes.onnx.node import Bound
 from frustum.passes.onnx.opset import FREE_INITIALIZERS, Kept, Unified
 from frustum.passes.onnx.walk import free_names
 
@@ -110,6 +112,8 @@ class ModelPart:
     kind: Literal["device", "host"]
     model: LoadedModel
     fallbacks: tuple[HostNode, ...] = ()
+    whole: Mapping[str, Bound | None] = field(default_factory=dict)
+    """Of a piece of the device: the inputs of integers that are in floating point there."""
 
     @property
     def inputs(self) -> list[str]:
@@ -139,8 +143,20 @@ def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[
         kind: Literal["device", "host"] = "host" if group[0].kind == "host" else "device"
         is_kept = unified.kept is not None and bool(unified.kept.why(nodes[0]))
         own = replace(cutter, opset=unified.kept.opset) if is_kept and unified.kept else cutter
-        yield ModelPart(kind, own.cut(nodes, made, f"piece{number}"), fallbacks)
+        part = ModelPart(kind, own.cut(nodes, made, f"piece{number}"), fallbacks)
+        yield part if kind == "host" else replace(part, whole=_whole(part.inputs, run))
     yield from _constant_outputs(cutter, outputs, arrays, shared)
+
+
+def _whole(names: Iterable[str], run: DryRun) -> dict[str, Bound | None]:
+    """Those of the values that the whole model keeps as integers in floating point, as it knows them."""
+    values = ((name, run.values.get(name)) for name in names)
+    network = run.network
+    return {
+        name: network.bounds.get(value)
+        for name, value in values
+        if isinstance(value, SSAValue) and value in network.whole
+    }
 
 
 def _with_shared_reads(step: ImportStep, shared: Mapping[str, onnx.NodeProto]) -> Iterable[str]:

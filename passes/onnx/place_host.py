@@ -42,7 +42,6 @@ from frustum.passes.onnx.dry_run import (
 )
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
-from frustum.passes.onnx.index_inputs import index_inputs
 from frustum.passes.onnx.loading import LoadedModel, load_model, network_type, node_name, operator_of
 from frustum.passes.onnx.node import Network
 from frustum.passes.onnx.opset import Unified, unify
@@ -58,6 +57,7 @@ from frustum.passes.onnx.parts import (
     unmade_values,
 )
 from frustum.passes.onnx.walk import UNAVAILABLE, Known, Unavailable, free_names, needed_nodes
+from frustum.passes.onnx.whole_numbers import whole_inputs
 from frustum.passes.weights import Array, WeightStore
 
 
@@ -153,7 +153,10 @@ def place(
     except Unsupported as error:
         return whole_on_host(model, "; ".join(problem.message for problem in error.problems), batch, shapes)
     bound = _bind(model, unified.graph, unified.tensors, batch, shapes)
-    run = _dry_run(model, unified, bound, refused or {}, exact)
+    outputs = [output.name for output in unified.graph.output]
+    refused = dict(refused or {})
+    while (run := _dry_run(model, unified, bound, refused, exact)) and (found := run.open_at_host(outputs)):
+        refused |= found
     _check_images(run, unified)
     # with a changed batch nodes were shown to be right where they are, as layers
     steps = settled(run, unified, target) if run.network.images is None else run.steps
@@ -267,15 +270,14 @@ def _dry_run(
     for name, array in constants.items():
         assert isinstance(array, np.ndarray)
         run.types[name] = onnx.helper.make_tensor_type_proto(unified.tensors[name].data_type, array.shape)
-    indices = index_inputs(inputs, graph.output, unified.tensors, nodes)
+    whole = whole_inputs(inputs, graph.output, nodes)
     for value in inputs:
         value = _with_shape(value, bound.shapes.get(value.name))
         run.types[value.name] = value.type
-        is_index = value.name in indices
-        why = no_tensor(value.type, is_index=is_index)
+        why = no_tensor(value.type)
         axis = 0 if images is not None and value.name in bound.batched else None
         known = HostValue(why, static_shape(value.type), axis) if why else None
-        run.values[value.name] = known or device_tensor(network, value.type, axis, is_index=is_index)
+        run.values[value.name] = known or device_tensor(network, value.type, axis, whole.get(value.name))
     run.run(nodes, unified.opset)
     return run
 

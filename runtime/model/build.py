@@ -213,7 +213,7 @@ def _placed_pieces(work: _Compiling, placement: Placement, samples: Samples, ste
             with work.calibrating():
                 samples.through_host(model)
             continue
-        module = import_onnx(part.model, network=name)
+        module = import_onnx(part.model, network=name, whole=part.whole)
         with work.calibrating():
             own = replace(work.request, calibration=samples.of(module))
             if number + 1 < len(parts):
