@@ -12,6 +12,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
 
 from frustum.dialects.choices import DTYPES, POLICIES
@@ -207,6 +209,30 @@ class Chip:
     cluster: Annotated[Cluster, Parameter("each of its clusters")]
 
 
+HOST_PER_SECOND = 10e9
+"""Multiply-accumulates, and bytes, of a host of which a target says nothing."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor that runs what the device lacks: one core that fits beside an accelerator."""
+
+    macs_per_cycle: Annotated[
+        float | None, Parameter("multiply-accumulates; 10 G/s if absent", 1e-6, 1e9, "MAC/cycle")
+    ] = None
+    bytes_per_cycle: Annotated[
+        float | None, Parameter("bytes read and written; 10 GB/s if absent", 1e-6, 1e9, "B/cycle")
+    ] = None
+
+    def cycles(self, macs: int, size_bytes: int, clock_hz: int) -> int:
+        """What a piece takes, arithmetic beside memory.  Exact: rates are fractions, as the file has them."""
+        absent = Fraction(int(HOST_PER_SECOND), clock_hz)
+        macs_rate, bytes_rate = (
+            absent if rate is None else Fraction(repr(rate)) for rate in (self.macs_per_cycle, self.bytes_per_cycle)
+        )
+        return ceil(max(macs / macs_rate, size_bytes / bytes_rate))
+
+
 @dataclass(frozen=True)
 class Options:
     """What the command line takes for this target when it is not told otherwise."""
@@ -232,6 +258,7 @@ class Target:
     alignment_bytes: Annotated[int, _size("buffers start at multiples of this", 1, 4096)]
     transfers: Annotated[Transfers, Parameter("how DMA engines cut and overlap their transfers")]
     chip: Annotated[Chip, Parameter("each of its chips")]
+    host: Annotated[Host, Parameter("what runs that the device lacks")] = Host()
     options: Annotated[Options, Parameter("what the command line takes where it is not told otherwise")] = (
         Options()
     )
@@ -243,6 +270,10 @@ class Target:
     @property
     def core(self) -> Core:
         return self.chip.cluster.core
+
+    def host_cycles(self, macs: int, size_bytes: int) -> int:
+        """What a piece on the host takes, of this machine's cycles."""
+        return self.host.cycles(macs, size_bytes, self.clock_hz)
 
     @property
     def cores_per_chip(self) -> int:

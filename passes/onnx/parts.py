@@ -19,6 +19,7 @@ from xdsl.ir import SSAValue
 
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.dry_run import DryRun, ImportStep
+from frustum.passes.onnx.host_work import HostWork, host_work
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel, element_name, node_name, problem_at
 from frustum.passes.onnx.node import Bound
 from frustum.passes.onnx.opset import FREE_INITIALIZERS, Kept, Unified
@@ -103,6 +104,7 @@ class HostNode:
     name: str
     op: str
     reason: str
+    work: HostWork = HostWork()
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,9 @@ def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[
         wanted = later[len(groups) - number - 1]
         nodes = [step.node for step in group]
         made = [name for node in nodes for name in node.output if name in wanted and name not in arrays]
-        fallbacks = tuple(HostNode(s.name, s.operator, s.reason) for s in group if s.kind == "host")
+        fallbacks = tuple(
+            HostNode(s.name, s.operator, s.reason, host_work(s.node, run.types)) for s in group if s.kind == "host"
+        )
         kind: Literal["device", "host"] = "host" if group[0].kind == "host" else "device"
         is_kept = unified.kept is not None and bool(unified.kept.why(nodes[0]))
         own = replace(cutter, opset=unified.kept.opset) if is_kept and unified.kept else cutter

@@ -209,7 +209,8 @@ def _placed_pieces(work: _Compiling, placement: Placement, samples: Samples, ste
             from frustum.runtime.host.host_model import HostModel
 
             model = HostModel(part.model.with_data(), part.model.file)
-            pieces.append(HostPiece(name, model, tuple(HostedLayer(f.name, f.op, f.reason) for f in part.fallbacks)))
+            layers = (HostedLayer(f.name, f.op, f.reason, f.work.macs, f.work.bytes) for f in part.fallbacks)
+            pieces.append(HostPiece(name, model, tuple(layers)))
             with work.calibrating():
                 samples.through_host(model)
             continue

@@ -35,6 +35,7 @@ from frustum.runtime.report.waiting import by_sentence, waiting
 
 SCHEMA = 1
 ON_CHIP = MEMORIES[1:]
+CYCLES = ("total", "roofline", "ratio", "bound", "bound_by", "bound_terms", "address", "address_without_tables")
 WEIGHT_SUMS = ("raw_bytes", "stored_bytes", "compressed_tensors", "shared_tensors")
 LINE_BUFFER = {
     "writes": "line_writes", "writes_split": "line_writes_split", "compute_steps": "compute_steps",
@@ -53,6 +54,8 @@ class LayerInfo:
     where: str = "device"
     reason: str = ""
     """Why it is on the host."""
+    cycles: int | None = 0
+    """What it takes there; None where nothing was timed."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,16 @@ class HostRun:
     port_cycles: int | None
     """How long the DRAM port is held meanwhile."""
     seconds: float
+    macs: int = 0
+    bytes: int = 0
+    """What the host's layers read and write."""
+
+
+    @property
+    def cycles(self) -> int | None:
+        """Of its pieces together; None where nothing was timed."""
+        own = (piece.stop_cycle - piece.start_cycle for piece in self.pieces if piece.where == "host")
+        return None if self.link_cycles is None else sum(own)
 
 
 @dataclass(frozen=True)
@@ -145,7 +158,7 @@ def make_report(
         "schema": SCHEMA, "model": model, "target": target.name, "dtype": dtype, "policy": policy,
         "clock_hz": target.clock_hz,
         "dram": dram,
-        "cycles": _cycles(runs, target, dram["compressed_compulsory_bytes"], splitting.total_cycles),
+        "cycles": _cycles(runs, target, dram["compressed_compulsory_bytes"], splitting.total_cycles, host),
         "macs": {
             "useful": _total(runs, "useful_macs"),
             "recomputed": _total(runs, "recomputed_macs"),
@@ -283,8 +296,11 @@ def _network_externals(runs: Sequence[SubgraphRun]) -> list[External]:
 
 
 def _cycles(
-    runs: Sequence[SubgraphRun], target: Target, compulsory: int, total: int
+    runs: Sequence[SubgraphRun], target: Target, compulsory: int, total: int, host: HostRun | None
 ) -> dict[str, int | float | None] | None:
+    """Null where something was not timed.  The host's time is part of the total, and of no bound."""
+    if host is not None and not runs:
+        return None if host.cycles is None else {**dict.fromkeys(CYCLES), "total": total}
     timelines = [run.timeline for run in runs if run.timeline is not None]
     if not runs or len(timelines) < len(runs):
         return None
@@ -349,10 +365,12 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> 
         return None
     moved = host.to_host_bytes + host.from_host_bytes
     over_the_link = ("to_host_bytes", "from_host_bytes", "link_cycles", "port_cycles")
-    # those of the host take 0 cycles: only what crosses the link for them takes time
     untimed = {"start_cycle": None, "stop_cycle": None} if host.link_cycles is None else {}
     return {
         "mode": host.mode,
+        "cycles": host.cycles,
+        "macs": host.macs,
+        "bytes": host.bytes,
         "moved_bytes": moved,
         **{name: getattr(host, name) for name in over_the_link},
         "dram_energy_pj": float(byte_energy_pj(target.memory("dram"), moved)),
@@ -395,7 +413,7 @@ def _layers(runs: Sequence[SubgraphRun], infos: Sequence[LayerInfo]) -> list[dic
     return [
         {
             "name": name, "op": info.op, "unit": info.unit, "where": info.where,
-            "cycles": cycles.get(name, 0), "dram_bytes": dram_bytes.get(name, 0),
+            "cycles": cycles.get(name, info.cycles), "dram_bytes": dram_bytes.get(name, 0),
         }
         for name, info in known.items()
     ]  # fmt: skip
