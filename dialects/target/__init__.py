@@ -12,8 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
 
 from frustum.dialects.choices import DTYPES, POLICIES
@@ -27,6 +25,7 @@ from frustum.dialects.target.declared import (
     declared,
     plain,
 )  # fmt: skip
+from frustum.dialects.target.host import Host
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import DictionaryAttr
@@ -207,30 +206,6 @@ class Chip:
     clusters: Annotated[int, Parameter("clusters of a chip", 1, 1024)]
     dram: Annotated[Memory, Parameter("memory that its clusters share")]
     cluster: Annotated[Cluster, Parameter("each of its clusters")]
-
-
-HOST_PER_SECOND = 10e9
-"""Multiply-accumulates, and bytes, of a host of which a target says nothing."""
-
-
-@dataclass(frozen=True)
-class Host:
-    """The processor that runs what the device lacks: one core that fits beside an accelerator."""
-
-    macs_per_cycle: Annotated[
-        float | None, Parameter("multiply-accumulates; 10 G/s if absent", 1e-6, 1e9, "MAC/cycle")
-    ] = None
-    bytes_per_cycle: Annotated[
-        float | None, Parameter("bytes read and written; 10 GB/s if absent", 1e-6, 1e9, "B/cycle")
-    ] = None
-
-    def cycles(self, macs: int, size_bytes: int, clock_hz: int) -> int:
-        """What a piece takes, arithmetic beside memory.  Exact: rates are fractions, as the file has them."""
-        absent = Fraction(int(HOST_PER_SECOND), clock_hz)
-        macs_rate, bytes_rate = (
-            absent if rate is None else Fraction(repr(rate)) for rate in (self.macs_per_cycle, self.bytes_per_cycle)
-        )
-        return ceil(max(macs / macs_rate, size_bytes / bytes_rate))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,11 @@ from frustum.runtime.report.waiting import by_sentence, waiting
 
 SCHEMA = 1
 ON_CHIP = MEMORIES[1:]
-CYCLES = ("total", "roofline", "ratio", "bound", "bound_by", "bound_terms", "address", "address_without_tables")
+WITHOUT_DEVICE = {
+    "roofline": 0.0, "ratio": None, "bound": None, "bound_by": None, "bound_terms": None, "address": 0,
+    "address_without_tables": 0,
+}  # fmt: skip
+"""Of the cycles of a run that is wholly on the host."""
 WEIGHT_SUMS = ("raw_bytes", "stored_bytes", "compressed_tensors", "shared_tensors")
 LINE_BUFFER = {
     "writes": "line_writes", "writes_split": "line_writes_split", "compute_steps": "compute_steps",
@@ -300,7 +304,7 @@ def _cycles(
 ) -> dict[str, int | float | None] | None:
     """Null where something was not timed.  The host's time is part of the total, and of no bound."""
     if host is not None and not runs:
-        return None if host.cycles is None else {**dict.fromkeys(CYCLES), "total": total}
+        return None if host.cycles is None else {"total": total} | WITHOUT_DEVICE
     timelines = [run.timeline for run in runs if run.timeline is not None]
     if not runs or len(timelines) < len(runs):
         return None

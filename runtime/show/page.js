@@ -36,16 +36,31 @@ const hue = new Map(D.units.map((unit, k) => [unit.name, (k * 137.5 + 210) % 360
 const colour = (name, light = 52) => hue.has(name) ? `hsl(${hue.get(name)} 52% ${light}%)` : 'var(--soft)';
 const unitOf = new Map(R.layers.map(layer => [layer.name, layer.unit]));
 
+// --- host ---
+const hosted = (R.host ? R.host.layers : []).map((layer, k) => ({ ...layer, kind: D.reasons[k] }));
+function host() {
+  const kinds = new Map();
+  for (const layer of hosted) kinds.set(layer.kind, [...(kinds.get(layer.kind) || []), layer]);
+  const rows = [...kinds].sort((a, b) => b[1].length - a[1].length).map(([why, found]) => [count(found.length), [...new Set(found.map(each => each.op))].join(', '), why, found.map(each => each.name).join(', ')]);
+  $('host-p').textContent = D.runs.length ? `${hosted.length} of ${R.layers.length} layers run on the host.` : 'All layers run on the host: nothing runs on the device.';
+  put('host-g', table(['layers', 'operators', 'why they are on the host', 'names'], rows, [0]));
+  document.body.classList.toggle('has-host', hosted.length > 0);
+  document.body.classList.toggle('host-only', !D.runs.length);
+}
+
 // --- headline ---
 function cards() {
   const dram = R.dram, cycles = R.cycles, out = [];
   const add = (name, figure, more) => out.push(el('div', { class: 'card' }, el('span', {}, name), el('b', {}, figure), el('span', {}, more)));
-  add('Time', (1e3 * cycles.total / R.clock_hz).toPrecision(3) + ' ms', count(cycles.total) + ' cycles' + (cycles.bound ? `, ${(cycles.total / cycles.bound).toFixed(3)} × the bound (${cycles.bound_by})` : ''));
+  if (cycles) add('Time', (1e3 * cycles.total / R.clock_hz).toPrecision(3) + ' ms', count(cycles.total) + ' cycles' + (cycles.bound ? `, ${(cycles.total / cycles.bound).toFixed(3)} × the bound (${cycles.bound_by})` : ''));
+  if (hosted.length) add('Host', `${hosted.length} of ${R.layers.length} layers`, `${count(R.host.cycles || 0)} cycles to compute, ${size(R.host.moved_bytes)} over the link`);
   const moved = dram.total_bytes - dram.other_bytes;
-  add('DRAM', size(dram.total_bytes), dram.bound_bytes ? `${(moved / dram.bound_bytes).toFixed(3)} × the least (${dram.bound_by})` : '');
+  if (D.runs.length) add('DRAM', size(dram.total_bytes), dram.bound_bytes ? `${(moved / dram.bound_bytes).toFixed(3)} × the least (${dram.bound_by})` : '');
   if (dram.layer_by_layer_bytes) add('Layer by layer', size(dram.layer_by_layer_bytes), `${moved ? (dram.layer_by_layer_bytes / moved).toFixed(2) : '∞'} × as much; ${dram.maps - dram.maps_in_dram} of ${dram.maps} maps stay on chip`);
-  add('Units', String(D.units.length), `${R.layers.length} layers` + (R.layers.some(each => each.where === 'host') ? `, ${R.layers.filter(each => each.where === 'host').length} on the host` : ''));
-  add('Peak SRAM', size(R.peak_bytes.sram), D.runs.length ? 'of ' + size(D.runs[0].capacities.sram) : '');
+  if (D.runs.length) {
+    add('Units', String(D.units.length), `${R.layers.length} layers` + (hosted.length ? `, ${hosted.length} on the host` : ''));
+    add('Peak SRAM', size(R.peak_bytes.sram), 'of ' + size(D.runs[0].capacities.sram));
+  }
   if (R.check) add('Check', R.check.max_rel_error.toExponential(1), 'relative error against ' + R.check.reference);
   put('cards', ...out);
   $('title').textContent = R.model;
@@ -98,6 +113,7 @@ function bytes() {
 
 // --- roofline ---
 function roofline() {
+  if (!D.runs.length) return;
   const width = narrow() ? 360 : 640, height = 360, top = 12, right = width - 14, bottom = height - 40;
   const peak = D.peaks.macs_per_cycle, band = D.peaks.bytes_per_cycle;
   const points = D.units.filter(unit => unit.macs && unit.dram_bytes && unit.cycles)
@@ -353,7 +369,7 @@ function all() {
 }
 
 function main() {
-  cards();
+  cards(); host();
   put('unit', ...D.units.map(unit => el('option', { value: unit.name }, short(`${unit.name}: ${unit.layers[0]}${unit.layers.length > 1 ? ' .. ' + unit.layers[unit.layers.length - 1] : ''}`, 70))));
   put('run', ...D.runs.map((run, k) => el('option', { value: k }, run.name)));
   document.body.classList.toggle('has-many', D.runs.length > 1);
