@@ -73,23 +73,32 @@ def is_open(bound: Bound | None) -> bool:
 
 
 def note_results(node: Node, results: Sequence[Value | None]) -> None:
-    """Give the results of a node the bounds that follow from those of its operands; Refused where they would not be
-    exact."""
+    """Note which results of a node are integers, with the bounds that follow from those of its operands; Refused where
+    they would not be exact."""
     network = node.network
-    if not any(x in network.bounds or x in network.boolean for x in node.operands if isinstance(x, SSAValue)):
-        for result in results if node.op_type in PLACES else ():
-            if isinstance(result, SSAValue) and result in network.whole:
-                network.bounds[result] = Bound(0, max(node.shape(0)))
-        return
-    given = [_bound(node, operand) for operand in node.operands]
     rule = RULES.get(node.op_type) if node.proto.domain in DEFAULT_DOMAINS else None
-    if rule is None and any(map(is_open, given)):
-        name = next(name for name, bound in zip(node.proto.input, given, strict=False) if is_open(bound))
-        raise Refused(f"'{name}' has elements of INT64, and the device does not have this operator for them")
-    own = rule(node, given) if rule is not None else None
-    for result in results if own is not None else ():
-        if isinstance(result, SSAValue) and result not in network.boolean:
-            network.keep_whole(result, own)
+    values = [result for result in results if isinstance(result, SSAValue) and result not in network.boolean]
+    given = [operand for operand in node.operands if isinstance(operand, SSAValue)]
+    if rule in GIVES_INTEGERS and not network.whole.isdisjoint(given):
+        network.whole.update(values)
+    own = None
+    if any(value in network.bounds or value in network.boolean for value in given):
+        own = _bound_of(node, rule)
+    elif node.op_type in PLACES:
+        own, values = Bound(0, max(node.shape(0))), [value for value in values if value in network.whole]
+    for value in values if own is not None else ():
+        network.keep_whole(value, own)
+
+
+def _bound_of(node: Node, rule: Rule | None) -> Bound | None:
+    """Of the results; None where they are no integers, or nobody knows."""
+    given = [_bound(node, operand) for operand in node.operands]
+    if rule is not None:
+        return rule(node, given)
+    for name, bound in zip(node.proto.input, given, strict=False):
+        if is_open(bound):
+            raise Refused(f"'{name}' has elements of INT64, and the device does not have this operator for them")
+    return None
 
 
 def _bound(node: Node, operand: Value | None) -> Bound | None:
@@ -220,3 +229,5 @@ RULES: dict[str, Rule] = {
     "Sign": _sign,
 }
 """How operators read integers that stand in floating point."""
+GIVES_INTEGERS = (_moved, _sum, _product, _quotient, _total, _sign)
+"""Rules of operators that give integers of integers."""
