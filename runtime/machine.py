@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from ml_dtypes import finfo
 
 from frustum.backend.file.executable import Executable, check_program
 from frustum.dialects.choices import Mode
@@ -209,8 +210,23 @@ def check_inputs(expected: Sequence[External], inputs: Mapping[str, Array]) -> d
                 f"input '{external.name}': found {_type(array.dtype, array.shape)},"
                 f" expected {_type(dtype, external.shape)}"
             )
+        _check_whole(array, external)
         arrays[external.name] = array
     return arrays
+
+
+def _check_whole(array: Array, external: External) -> None:
+    """Integers with which the device computes in floating point are small enough to be exact."""
+    host, element = host_type(external), DTYPES[external.element]
+    limit = host.limit(1 << finfo(element).nmant + 1) if host.times else None
+    if limit is None or not array.size:
+        return
+    largest = max(int(array.max()), -int(array.min()))
+    if largest > limit:
+        raise InputError(
+            f"input '{external.name}': found {largest}, allowed up to {limit}: the device computes with its integers in"
+            f" {external.element}, which has not all larger ones (--host only computes them as {host.dtype})"
+        )
 
 
 def _type(dtype: np.dtype, shape: tuple[int, ...]) -> str:

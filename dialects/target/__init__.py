@@ -25,6 +25,7 @@ from frustum.dialects.target.declared import (
     declared,
     plain,
 )  # fmt: skip
+from frustum.dialects.target.host import Host
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import DictionaryAttr
@@ -232,6 +233,7 @@ class Target:
     alignment_bytes: Annotated[int, _size("buffers start at multiples of this", 1, 4096)]
     transfers: Annotated[Transfers, Parameter("how DMA engines cut and overlap their transfers")]
     chip: Annotated[Chip, Parameter("each of its chips")]
+    host: Annotated[Host, Parameter("what runs that the device lacks")] = Host()
     options: Annotated[Options, Parameter("what the command line takes where it is not told otherwise")] = (
         Options()
     )
@@ -243,6 +245,10 @@ class Target:
     @property
     def core(self) -> Core:
         return self.chip.cluster.core
+
+    def host_cycles(self, macs: int, size_bytes: int) -> int:
+        """What a piece on the host takes, of this machine's cycles."""
+        return self.host.cycles(macs, size_bytes, self.clock_hz)
 
     @property
     def cores_per_chip(self) -> int:

@@ -59,7 +59,7 @@ def _refuse_counts(module: ModuleOp, network: NetworkOp, element: Attribute) -> 
     own, model = most_whole(element), module.attributes.get(MODEL)
     problems = [
         Problem(model.data if isinstance(model, StringAttr) else network.sym_name.data,
-                f"an axis of {most} elements is not supported in {element}: at most {own}", node, operator)
+                f"it needs integers up to {most}, and {element} has all up to {own}", node, operator)
         for node, (operator, most) in json.loads(counts.data).items()
         if most > own
     ]  # fmt: skip

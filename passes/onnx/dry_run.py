@@ -36,7 +36,7 @@ from frustum.passes.onnx.loading import (
     node_name,
     operator_of,
 )
-from frustum.passes.onnx.node import Network, SequenceValue, Value
+from frustum.passes.onnx.node import Bound, Network, SequenceValue, Value
 from frustum.passes.onnx.walk import (
     UNAVAILABLE,
     ImportWalk,
@@ -46,8 +46,10 @@ from frustum.passes.onnx.walk import (
     is_known,
     model_element,
 )
+from frustum.passes.onnx.whole_numbers import OF_HOST, OPEN_OUTPUT, is_open
 from frustum.passes.weights import Array
 
+INT64 = onnx.TensorProto.INT64
 Kind = Literal["constant", "shared", "members", "device", "host"]
 ROUNDED = "has elements of DOUBLE, which the device would round to f32 (--dtype f32 allows it)"
 SILENT = 4
@@ -164,6 +166,20 @@ class DryRun(ImportWalk):
         operands = self._open_operands(proto, opset, error)
         self.steps.append(ImportStep(proto, name, "host", one_line(error), open_operands=operands))
         return [self._from_host(types.get(output), name, axis) for output in proto.output]
+
+    def open_at_host(self, outputs: Iterable[str]) -> dict[str, str]:
+        """The nodes of the device that only hand integers of inputs on to the host, or out, and why they are not there:
+        the device has not all of these integers."""
+        read = {*outputs, *(name for step in self.steps if step.kind == "host" for name in free_names(step.node))}
+        return {
+            step.name: f"'{name}' {OPEN_OUTPUT}"
+            for step in self.steps
+            if step.kind == "device"
+            for name in step.node.output
+            if name in read
+            and isinstance(value := self.values.get(name), SSAValue)
+            and is_open(self.network.bounds.get(value))
+        }
 
     def _axis_on_host(self, proto: onnx.NodeProto, why: str) -> int | None:
         """Where the images of a changed batch lie in what a node on the host gives."""
@@ -288,7 +304,7 @@ class DryRun(ImportWalk):
         if why:
             return HostValue(f"{why} (node '{node}' gives it on the host)", static_shape(type_), axis)
         assert type_ is not None
-        return device_tensor(self.network, type_, axis)
+        return device_tensor(self.network, type_, axis, OF_HOST if _element(type_) == INT64 else None)
 
     def _types_of(self, proto: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
         """What ONNX says of the node's results, as far as it can."""
@@ -365,29 +381,30 @@ def types_by_onnxruntime(
 
 
 def device_tensor(
-    network: Network, type_: onnx.TypeProto, axis: int | None = None, *, is_index: bool = False
+    network: Network, type_: onnx.TypeProto, axis: int | None = None, whole: Bound | None = None
 ) -> SSAValue:
-    """A new input of the network for a tensor of this type, with the images of a changed batch along an axis."""
+    """A new input of the network for a tensor of this type, with the images of a changed batch along an axis; `whole`:
+    it holds integers in floating point, so large."""
     element: int = type_.tensor_type.elem_type
-    own = network.element if is_index else INTEGERS.get(element, network.element)
+    own = network.element if whole is not None else INTEGERS.get(element, network.element)
     argument = network.block.insert_arg(tensor_type(own, static_shape(type_) or ()), len(network.block.args))
     if element in UNSIGNED:
         network.unsigned.add(argument)
     if element == BOOL:
         network.boolean.add(argument)
-    if is_index:
-        network.whole.add(argument)
+    if whole is not None:
+        network.keep_whole(argument, whole)
     if axis is not None and network.images is not None:
         network.images.axes[argument] = axis
     return argument
 
 
-def no_tensor(type_: onnx.TypeProto | None, *, is_index: bool = False) -> str:
+def no_tensor(type_: onnx.TypeProto | None) -> str:
     """Why the device has no such tensors; nothing where it has."""
     if type_ is None or type_.WhichOneof("value") != "tensor_type":
         return f"is {type_name(type_)}, which the device lacks"
     element, shape = type_.tensor_type.elem_type, static_shape(type_)
-    if element not in DEVICE_TYPES and element not in INTEGERS and element not in (BOOL, DOUBLE) and not is_index:
+    if element not in DEVICE_TYPES and element not in INTEGERS and element not in (BOOL, DOUBLE, INT64):
         return f"has elements of {type_name(type_)}, which the device lacks"
     if shape is None:
         return "has a shape that is known at run time only"

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, BlockArgument, SSAValue
 
 from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
-from frustum.dialects.host_type import MODEL_DTYPE
+from frustum.dialects.host_type import MODEL_DTYPE, HostType
 from frustum.dialects.module import COUNTS, DTYPE, MODEL, MODEL_DTYPES
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.weights import WeightStore, attach, numpy_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from frustum.passes.onnx.images import Images
     from frustum.passes.onnx.loading import LoadedModel
-    from frustum.passes.onnx.node import Network, Value
+    from frustum.passes.onnx.node import Bound, Network, Value
     from frustum.passes.onnx.walk import ImportWalk, Known
 
 INT8 = "int8"
@@ -49,39 +49,42 @@ def import_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
     network: str = "",
+    whole: Mapping[str, Bound | None] | None = None,
 ) -> ModuleOp:
     """The model at stop `imported`; ModelError, with all problems, where it cannot be.
 
     `batch` binds a dynamic batch, or re-batches a static batch of 1; `shapes` binds shapes by input;
     `name` is what messages and the report call a model that comes without a file, `network` the network's name
-    where it is not the file's.
+    where it is not the file's.  `whole`: of a piece of a model, the inputs of integers that the device has in floating
+    point, and how large they are.
     """
     from frustum.passes.onnx.loading import load_model
 
     model = load_model(source)
     model.file = name or model.file
-    return _import(model, batch, shapes, network or Path(model.file).stem)
+    return _import(model, batch, shapes, network or Path(model.file).stem, whole)
 
 
 def _import(
-    model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None, name: str
-) -> ModuleOp:
+    model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None, name: str,
+    whole: Mapping[str, Bound | None] | None,
+) -> ModuleOp:  # fmt: skip
     from frustum.passes.onnx.binding import bind_inputs
     from frustum.passes.onnx.images import Images
-    from frustum.passes.onnx.index_inputs import index_inputs
     from frustum.passes.onnx.loading import BOOL, UNSIGNED
     from frustum.passes.onnx.node import Network
     from frustum.passes.onnx.opset import unify
     from frustum.passes.onnx.walk import ImportWalk, needed_nodes
+    from frustum.passes.onnx.whole_numbers import whole_inputs
 
     unified = unify(model)
     graph = unified.graph
     inputs = [value for value in graph.input if value.name not in unified.tensors]
     bound = bind_inputs(model.file, inputs, batch, shapes)
     nodes = needed_nodes(graph)
-    indices = index_inputs(inputs, graph.output, unified.tensors, nodes)
-    element = _element_type(model.file, inputs, unified.tensors.values(), nodes, indices)
-    types = [element if value.name in indices else _device_type(value, element) for value in inputs]
+    is_piece, whole = whole is not None, whole_inputs(inputs, graph.output, nodes) if whole is None else whole
+    element = _element_type(model.file, inputs, unified.tensors.values(), nodes, whole)
+    types = [element if value.name in whole else _device_type(value, element) for value in inputs]
     signature = [
         (value.name, tensor_type(own, bound.shapes[value.name])) for value, own in zip(inputs, types, strict=True)
     ]
@@ -97,10 +100,11 @@ def _import(
             network.unsigned.add(argument)
         if value.type.tensor_type.elem_type == BOOL:
             network.boolean.add(argument)
-        if value.name in indices:
-            network.whole.add(argument)
+        if value.name in whole:
+            network.keep_whole(argument, whole[value.name])
     walk.run(nodes, unified.opset)
     outputs = _outputs(walk, graph)
+    walk.problems += [] if is_piece else _open_outputs(walk, graph)
     if walk.problems:
         raise Unsupported(walk.problems)
     operation.body.block.add_op(OutputOp(outputs))
@@ -125,7 +129,7 @@ def _element_type(
     inputs: Sequence[onnx.ValueInfoProto],
     tensors: Iterable[onnx.TensorProto],
     nodes: Sequence[onnx.NodeProto],
-    indices: frozenset[str],
+    whole: Container[str],
 ) -> Attribute:
     """The network's floating-point type, f32 where integers stand for it; Unsupported for inputs of other types."""
     from frustum.passes.onnx.loading import BOOL, FLOATS, INTEGERS, element_name, network_type
@@ -135,7 +139,7 @@ def _element_type(
         Problem(file, f"input '{name}' has elements of {element_name(found)}: FLOAT, FLOAT16, "
                       "BFLOAT16, DOUBLE, INT8, UINT8, INT16, UINT16, INT32 and BOOL are supported")
         for name, found in types.items()
-        if found not in FLOATS and found not in INTEGERS and found != BOOL and name not in indices
+        if found not in FLOATS and found not in INTEGERS and found != BOOL and name not in whole
     ]  # fmt: skip
     if problems:
         raise Unsupported(problems)
@@ -164,7 +168,9 @@ def _host_types(
         if not MODEL_DTYPE.fullmatch(dtype.name):
             message = f"'{value.name}' has elements of {dtype.name}, which the device does not exchange"
             raise Unsupported([Problem(file, message)])
-        names.append(f"u{dtype.name}" if not declared and own in network.unsigned else dtype.name)
+        held = network.held.get(value.name) if isinstance(own, BlockArgument) else None
+        shown = f"u{dtype.name}" if not declared and own in network.unsigned else dtype.name
+        names.append(str(HostType(shown, times=held.times, plus=held.plus)) if held else shown)
     return ArrayAttr([StringAttr(name) for name in names])
 
 
@@ -196,6 +202,17 @@ def output_problems(
     if not axis:
         return []
     return [Problem(file, f"output '{name}': {images.refuse(f'has the images along axis {axis}, not along axis 0')}")]
+
+
+def _open_outputs(walk: ImportWalk, graph: onnx.GraphProto) -> list[Problem]:
+    """Outputs that are integers of inputs, of which the device has not all."""
+    from frustum.passes.onnx.whole_numbers import OPEN_OUTPUT, is_open
+
+    return [
+        Problem(walk.file, f"output '{output.name}' {OPEN_OUTPUT}")
+        for output in graph.output
+        if isinstance(value := walk.values.get(output.name), SSAValue) and is_open(walk.network.bounds.get(value))
+    ]
 
 
 def _outputs(walk: ImportWalk, graph: onnx.GraphProto) -> list[SSAValue]:

@@ -47,6 +47,22 @@ def extents_of(value: Value) -> Ints:
     return value.shape if isinstance(value, np.ndarray) else g.shape_of(value)
 
 
+@dataclass(frozen=True)
+class Bound:
+    """Of integers of the model in floating point: none is larger than `times` the limit to which these inputs are held,
+    and `plus`."""
+
+    times: int
+    plus: int = 0
+    inputs: frozenset[str] = frozenset()
+
+    def joined(self, *others: Bound) -> Bound:
+        """What holds for the numbers of all."""
+        every = (self, *others)
+        inputs = frozenset().union(*(each.inputs for each in every))
+        return Bound(max(each.times for each in every), max(each.plus for each in every), inputs)
+
+
 @dataclass
 class Network:
     """The network under construction."""
@@ -60,6 +76,10 @@ class Network:
     unsigned: set[SSAValue] = field(default_factory=set)  # integers that are more by half their range in the model
     whole: set[SSAValue] = field(default_factory=set)  # integers of the model kept in floating point
     boolean: set[SSAValue] = field(default_factory=set)  # truth values of the model: 1 or 0 in floating point
+    bounds: dict[SSAValue, Bound] = field(default_factory=dict)
+    """Of those integers of the model that were never floating point (`whole_numbers.py`)."""
+    held: dict[str, Bound] = field(default_factory=dict)
+    """By input of integers: what must be exact, for which it is held to a limit."""
     counts: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By node that counts in floating point: its operator, and the largest integer that it needs exactly."""
 
@@ -81,6 +101,12 @@ class Network:
             if not marked.isdisjoint(sources):
                 marked.add(result)
         return result
+
+    def keep_whole(self, value: SSAValue, bound: Bound | None) -> None:
+        """Note that a value is of integers of the model, and how large they are where that is known."""
+        self.whole.add(value)
+        if bound is not None:
+            self.bounds[value] = bound
 
     def weight(self, array: Array, key: str) -> SSAValue:
         """A constant in the network's element type; one operation per array."""
@@ -256,7 +282,7 @@ class Node:
         """All integers up to here are needed; Refused where the network's type does not have them."""
         own = most_whole(self.network.element)
         if most > own:
-            raise Refused(f"an axis of {most} elements is not supported in {self.network.element}: at most {own}")
+            raise Refused(f"it needs integers up to {most}, and {self.network.element} has all up to {own}")
         self.network.counts[self.name] = self.op_type, max(most, self.network.counts.get(self.name, ("", 0))[1])
 
     def like(self, result: SSAValue, *sources: SSAValue) -> SSAValue:

@@ -7,7 +7,7 @@ A model that the host can have no part in is refused first, in words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import groupby
 from typing import Literal
@@ -15,10 +15,13 @@ from typing import Literal
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from xdsl.ir import SSAValue
 
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.dry_run import DryRun, ImportStep
+from frustum.passes.onnx.host_work import HostWork, host_work
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel, element_name, node_name, problem_at
+from frustum.passes.onnx.node import Bound
 from frustum.passes.onnx.opset import FREE_INITIALIZERS, Kept, Unified
 from frustum.passes.onnx.walk import free_names
 
@@ -101,6 +104,7 @@ class HostNode:
     name: str
     op: str
     reason: str
+    work: HostWork = HostWork()
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class ModelPart:
     kind: Literal["device", "host"]
     model: LoadedModel
     fallbacks: tuple[HostNode, ...] = ()
+    whole: Mapping[str, Bound | None] = field(default_factory=dict)
+    """Of a piece of the device: the inputs of integers that are in floating point there."""
 
     @property
     def inputs(self) -> list[str]:
@@ -135,11 +141,14 @@ def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[
         wanted = later[len(groups) - number - 1]
         nodes = [step.node for step in group]
         made = [name for node in nodes for name in node.output if name in wanted and name not in arrays]
-        fallbacks = tuple(HostNode(s.name, s.operator, s.reason) for s in group if s.kind == "host")
+        fallbacks = tuple(
+            HostNode(s.name, s.operator, s.reason, host_work(s.node, run.types)) for s in group if s.kind == "host"
+        )
         kind: Literal["device", "host"] = "host" if group[0].kind == "host" else "device"
         is_kept = unified.kept is not None and bool(unified.kept.why(nodes[0]))
         own = replace(cutter, opset=unified.kept.opset) if is_kept and unified.kept else cutter
-        yield ModelPart(kind, own.cut(nodes, made, f"piece{number}"), fallbacks)
+        part = ModelPart(kind, own.cut(nodes, made, f"piece{number}"), fallbacks)
+        yield part if kind == "host" else replace(part, whole=_whole(part.inputs, run))
     yield from _constant_outputs(cutter, outputs, arrays, shared)
 
 
@@ -150,6 +159,17 @@ def _reads(node: onnx.NodeProto, shared: Mapping[str, onnx.NodeProto]) -> Iterab
             yield from _reads(shared[name], shared)
         else:
             yield name
+
+
+def _whole(names: Iterable[str], run: DryRun) -> dict[str, Bound | None]:
+    """Those of the values that the whole model keeps as integers in floating point, as it knows them."""
+    values = ((name, run.values.get(name)) for name in names)
+    network = run.network
+    return {
+        name: network.bounds.get(value)
+        for name, value in values
+        if isinstance(value, SSAValue) and value in network.whole
+    }
 
 
 def _constant_outputs(

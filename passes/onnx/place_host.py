@@ -1,18 +1,16 @@
 """A model cut into pieces for the device and pieces for the host.
 
 1. a dry run of the import says which nodes can be layers, and why others cannot (`dry_run.py`)
-2. mode `auto`: device nodes that hang together, an *island*, go to the host too where moving what crosses its shore
-   costs more than the device saves; without any host node there is nothing to decide
+2. mode `auto`: device nodes that hang together between nodes of the host, an *island*, go to the host too where that is
+   faster by a tenth, the ways over the host link counted
 3. nodes are grouped into as few pieces of the device as possible: alternately all that can run now on one side, then on
    the other; what the device does not need of the host runs at the end (`parts.py`)
 4. each group becomes a model of its own (`Cutter`); values that cross keep their names
 
 Nodes whose operands are constants take part in every piece that needs them.
 
-Whether an island is worth moving its data for is a comparison of times.  The host's two figures stand for one core of
-a processor that fits beside an accelerator: 8 lanes of f32 at 1.25 GHz, and memory of 8 GB/s.  (onnxruntime on one
-thread of the server in benchmarks/README.md does 40 to 100 GMAC/s: such a host would take everything from the small
-targets.)  The device's figures come from the target, and its time is a roofline: doubts are decided for the device.
+Whether an island is worth moving its data for is a comparison of times, which the host must win by a tenth: its own by
+its rates (`host_work.py`, keys `host` of the target), the device's by a roofline: doubts are decided for the device.
 """
 
 from __future__ import annotations
@@ -36,13 +34,14 @@ from frustum.passes.onnx.dry_run import (
     DryRun,
     HostValue,
     ImportStep,
+    Kind,
     device_tensor,
     no_tensor,
     static_shape,
 )
+from frustum.passes.onnx.host_work import HostWork, host_work, inferred_types
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
-from frustum.passes.onnx.index_inputs import index_inputs
 from frustum.passes.onnx.loading import LoadedModel, load_model, network_type, node_name, operator_of
 from frustum.passes.onnx.node import Network
 from frustum.passes.onnx.opset import Unified, unify
@@ -58,6 +57,7 @@ from frustum.passes.onnx.parts import (
     unmade_values,
 )
 from frustum.passes.onnx.walk import UNAVAILABLE, Known, Unavailable, free_names, needed_nodes
+from frustum.passes.onnx.whole_numbers import whole_inputs
 from frustum.passes.weights import Array, WeightStore
 
 
@@ -154,11 +154,13 @@ def place(
         return whole_on_host(model, "; ".join(problem.message for problem in error.problems), batch, shapes)
     bound = _bind(model, unified.graph, unified.tensors, batch, shapes)
     outputs, refused = [output.name for output in unified.graph.output], dict(refused or {})
-    while (run := _dry_run(model, unified, bound, refused, exact)) and (found := run.sequences(outputs)):
+    while (run := _dry_run(model, unified, bound, refused, exact)) and (
+        found := {**run.sequences(outputs), **run.open_at_host(outputs)}
+    ):
         refused |= found
     _check_images(run, unified)
     # with a changed batch nodes were shown to be right where they are, as layers
-    steps = settled(run, unified, target) if run.network.images is None else run.steps
+    steps = settled(run, target) if run.network.images is None else run.steps
     return Placement(
         tuple(parts_of(model, unified, run, steps)),
         tuple(_interface(value, run) for value in _inputs(unified.graph, unified.tensors)),
@@ -222,9 +224,10 @@ def whole_on_host(
             " run the images one by one, or export the model with an open batch"
         )
         raise Unsupported([Problem(model.file, message)])
+    given = {value.name: list(shape) for value in values if (shape := bound.shapes.get(value.name) if bound else None)}
+    types = inferred_types(model.proto, given)
     fallbacks = [
-        HostNode(node_name(node, node.op_type), operator_of(node), why)
-        for node in graph.node
+        HostNode(node_name(node, node.op_type), operator_of(node), why, host_work(node, types)) for node in graph.node
     ]
     return Placement(
         (ModelPart("host", model, tuple(fallbacks)),),
@@ -269,15 +272,14 @@ def _dry_run(
     for name, array in constants.items():
         assert isinstance(array, np.ndarray)
         run.types[name] = onnx.helper.make_tensor_type_proto(unified.tensors[name].data_type, array.shape)
-    indices = index_inputs(inputs, graph.output, unified.tensors, nodes)
+    whole = whole_inputs(inputs, graph.output, nodes)
     for value in inputs:
         value = _with_shape(value, bound.shapes.get(value.name))
         run.types[value.name] = value.type
-        is_index = value.name in indices
-        why = no_tensor(value.type, is_index=is_index)
+        why = no_tensor(value.type)
         axis = 0 if images is not None and value.name in bound.batched else None
         known = HostValue(why, static_shape(value.type), axis) if why else None
-        run.values[value.name] = known or device_tensor(network, value.type, axis, is_index=is_index)
+        run.values[value.name] = known or device_tensor(network, value.type, axis, whole.get(value.name))
     run.run(nodes, unified.opset)
     return run
 
@@ -343,12 +345,12 @@ def _check_images(run: DryRun, unified: Unified) -> None:
         raise Unsupported(problems)
 
 
-HOST_MACS_PER_SECOND = 10e9
-HOST_BYTES_PER_SECOND = 8e9
 F32_BYTES = 4
 START_LATENCIES = 3
 """What a program takes before and after its work, in latencies of the DRAM: its code, its first load, its last store.
 (Measured: programs of one layer on 8 elements take 3.3 to 4 latencies on all shipped targets.)"""
+FASTER = 0.9
+"""Of the device's time: what the host must not take more of where the device could run an island."""
 
 
 @dataclass(frozen=True)
@@ -356,56 +358,57 @@ class Island:
     """Device nodes between host nodes: `members` are their places in the model's order."""
 
     members: tuple[int, ...]
-    crossing_bytes: int
-    """Of values that come from the host or go there, the model's inputs and outputs included."""
-    made_bytes: int
-    """Of all its nodes' results."""
+    from_host_bytes: int
+    """Of values that the host makes for it."""
+    to_host_bytes: int
+    """Of values that it makes for the host."""
     weight_bytes: int
     macs: int
+    work: HostWork
+    """Its nodes on the host."""
 
 
 def host_is_cheaper(island: Island, target: Target) -> str:
-    """Why the island should run on the host; nothing where it should not."""
-    device = device_seconds(island, target)
-    host = host_seconds(island)
-    if host >= device:
+    """Why the island should run on the host; nothing where it should not.
+
+    Only one that stands between nodes of the host saves a way there and back; where the host gives or takes alone, the
+    device is what the network is for.
+    """
+    if not island.from_host_bytes or not island.to_host_bytes:
         return ""
-    return (
-        f"on the device it would move {island.crossing_bytes:,} bytes and take {device * 1e6:.3g} us,"
-        f" on the host {host * 1e6:.3g} us"
-    )
+    device, host = device_cycles(island, target), target.host_cycles(island.work.macs, island.work.bytes)
+    if host > FASTER * device:
+        return ""
+    moved = island.from_host_bytes + island.to_host_bytes
+    return f"between nodes of the host it takes {host:,} cycles there, and {device:,.0f} here, with {moved:,} bytes moved"
 
 
-def device_seconds(island: Island, target: Target) -> float:
-    """Over the host link and through the DRAM, both ways; the start; the slower of arithmetic and weights."""
+def device_cycles(island: Island, target: Target) -> float:
+    """The way over the host link or through the DRAM's port, whichever is slower; the start; the slower of arithmetic
+    and weights.  No program takes less, so doubts are decided for the device."""
     chip = target.chip
     cores = chip.clusters * chip.cluster.cores
     port = chip.dram.port_bytes_per_cycle
-    moves = island.crossing_bytes * (1 / target.host_link_bytes_per_cycle + 1 / port)
+    moves = (island.from_host_bytes + island.to_host_bytes) / min(target.host_link_bytes_per_cycle, port)
     arithmetic = island.macs / (cores * chip.cluster.core.matrix.macs_per_cycle(F32_BYTES))
     start = START_LATENCIES * chip.dram.latency_cycles
-    return (start + moves + max(arithmetic, island.weight_bytes / port)) / target.clock_hz
+    return start + moves + max(arithmetic, island.weight_bytes / port)
 
 
-def host_seconds(island: Island) -> float:
-    """Each result is written and read once."""
-    return island.macs / HOST_MACS_PER_SECOND + 2 * island.made_bytes / HOST_BYTES_PER_SECOND
-
-
-def settled(run: DryRun, unified: Unified, target: Target) -> list[ImportStep]:
+def settled(run: DryRun, target: Target) -> list[ImportStep]:
     """The steps, with islands that are not worth their moves on the host."""
     if not any(step.kind == "host" for step in run.steps):
         return run.steps
     steps = list(run.steps)
-    for island in _islands(run, {output.name for output in unified.graph.output}):
+    for island in _islands(run):
         why = host_is_cheaper(island, target)
         for index in island.members if why else ():
             steps[index] = replace(steps[index], kind="host", reason=why)
     return steps
 
 
-def _islands(run: DryRun, outputs: set[str]) -> list[Island]:
-    """Device nodes joined by values between them, with the bytes that cross their shores."""
+def _islands(run: DryRun) -> list[Island]:
+    """Device nodes joined by values between them, with the bytes that go to and from the host."""
     maker = {name: index for index, step in enumerate(run.steps) for name in step.node.output if name}
     root = list(range(len(run.steps)))
 
@@ -427,18 +430,22 @@ def _islands(run: DryRun, outputs: set[str]) -> list[Island]:
     for index, kind in enumerate(kinds):
         if kind == "device":
             members.setdefault(find(index), []).append(index)
-    return [_island(run, found, readers, outputs) for found in members.values()]
+    return [_island(run, found, readers, kinds, maker) for found in members.values()]
 
 
-def _island(run: DryRun, members: list[int], readers: Mapping[str, Sequence[int]], outputs: set[str]) -> Island:
-    inside, made = set(members), {name for i in members for name in run.steps[i].node.output if name}
-    read = dict.fromkeys(name for index in members for name in free_names(run.steps[index].node))
-    crossing = [name for name in read if name not in made and name not in run.fixed]
-    crossing += [n for n in made if n in outputs or not inside.issuperset(readers.get(n, ()))]
+def _island(
+    run: DryRun, members: list[int], readers: Mapping[str, Sequence[int]], kinds: Sequence[Kind],
+    maker: Mapping[str, int],
+) -> Island:  # fmt: skip
+    nodes = [run.steps[index].node for index in members]
+    read = dict.fromkeys(name for node in nodes for name in free_names(node))
+    given = (name for name in read if name in maker and kinds[maker[name]] == "host")
+    taken = (name for node in nodes for name in node.output if any(kinds[k] == "host" for k in readers.get(name, ())))
     return Island(
         tuple(members),
-        sum(run.size_bytes(name) for name in crossing),
-        sum(run.size_bytes(name) for name in made),
+        sum(map(run.size_bytes, given)),
+        sum(map(run.size_bytes, taken)),
         sum(run.size_bytes(name) for name in read if name in run.fixed),
         sum(run.steps[index].macs for index in members),
+        sum((host_work(node, run.types) for node in nodes), HostWork()),
     )

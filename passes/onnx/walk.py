@@ -22,6 +22,7 @@ from frustum.passes.onnx.loops import unrolled
 from frustum.passes.onnx.node import Converter, Network, Node, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT, plugged_converter
 from frustum.passes.onnx.opset import Kept
+from frustum.passes.onnx.whole_numbers import note_results
 from frustum.passes.weights import Array, numpy_of
 
 MICROSOFT_DOMAIN = "com.microsoft"
@@ -101,7 +102,9 @@ class ImportWalk:
             result = converter(node)
         except MISFITS as error:
             raise Refused(f"its attributes and operands do not fit together: {error}") from error
-        return [result] if isinstance(result, np.ndarray | SSAValue) else result
+        results = [result] if isinstance(result, np.ndarray | SSAValue) else result
+        note_results(node, results)
+        return results
 
     def for_all_images(self, proto: onnx.NodeProto) -> onnx.NodeProto:
         """The node with the shape that it names changed from one image's to that of a changed batch."""

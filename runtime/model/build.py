@@ -181,6 +181,8 @@ def _chain(work: _Compiling) -> Chain:
     file = placement.parts[0].model.file if placement.parts else asked.name_of(loaded, request)
     interface = tuple(asked.interface_of(loaded) or ())
     pieces = _placed_pieces(work, placement, Samples(request, interface), re.sub(r"\W", "_", Path(file).stem))
+    if not any(isinstance(piece, DevicePiece) for piece in pieces):
+        asked.check_unused(request, placement, work.target or targets.load(asked.DEFAULT_TARGET))
     policies = [str(p.executable.manifest["options"]["policy"]) for p in pieces if isinstance(p, DevicePiece)]
     return Chain(
         Path(file).stem,
@@ -209,13 +211,15 @@ def _placed_pieces(work: _Compiling, placement: Placement, samples: Samples, ste
             from frustum.runtime.host.host_model import HostModel
 
             model = HostModel(part.model.with_data(), part.model.file)
-            pieces.append(HostPiece(name, model, tuple(HostedLayer(f.name, f.op, f.reason) for f in part.fallbacks)))
+            layers = (HostedLayer(f.name, f.op, f.reason, f.work.macs, f.work.bytes) for f in part.fallbacks)
+            pieces.append(HostPiece(name, model, tuple(layers)))
             with work.calibrating():
                 samples.through_host(model)
             continue
-        module = import_onnx(part.model, network=name)
+        module = import_onnx(part.model, network=name, whole=part.whole)
         with work.calibrating():
-            own = replace(work.request, calibration=samples.of(module))
+            cuts = asked.cuts_of(work.request, placement, number)
+            own = replace(work.request, calibration=samples.of(module), cuts=cuts)
             if number + 1 < len(parts):
                 samples.through_device(module)
         if own.dump_ir is not None:

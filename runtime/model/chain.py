@@ -54,6 +54,9 @@ class HostedLayer:
     name: str
     op: str
     reason: str
+    macs: int = 0
+    bytes: int = 0
+    """Read and written."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,15 @@ class HostPiece:
     fallbacks: tuple[HostedLayer, ...]
 
     kind = "host"
+
+    @property
+    def macs(self) -> int:
+        return sum(each.macs for each in self.fallbacks)
+
+    @property
+    def bytes(self) -> int:
+        """Read and written."""
+        return sum(each.bytes for each in self.fallbacks)
 
     @property
     def inputs(self) -> tuple[str, ...]:

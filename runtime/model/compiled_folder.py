@@ -13,7 +13,7 @@
 | `bound` | type, shape and value of each input that `--bind` made a constant |
 | `pieces` | in the order in which they run: `name`, `kind`, `file`, `bytes`, `inputs`, `outputs` |
 | ... of the device | also `chip`, and `sha256`: the checksum in the file's header, which stands for all of it |
-| ... of the host | also `sha256` of the file, and `layers`: name, op and reason of each |
+| ... of the host | also `sha256` of the file, and `layers`: name, op, reason, MACs and bytes of each |
 | `unsplit_peak_bytes` | of each memory on chip the peak of the network in one piece; null where nobody knows |
 | `log` | what was cut and fused again, and why |
 | `sha256` | the last line: of all bytes before it |
@@ -196,7 +196,7 @@ def _write_piece(folder: Path, piece: Piece) -> Json:
         extra: Json = {"chip": piece.chip, "sha256": fingerprint(file)}
     else:
         file.write_bytes(piece.model.to_bytes())
-        layers = [{"name": f.name, "op": f.op, "reason": f.reason} for f in piece.fallbacks]
+        layers = [vars(each) for each in piece.fallbacks]
         extra = {"sha256": hashlib.sha256(file.read_bytes()).hexdigest(), "layers": layers}
     return {
         "name": piece.name,
@@ -252,8 +252,17 @@ def _device_piece(path: Path, name: str, data: Mapping[str, Any]) -> DevicePiece
 def _host_piece(path: Path, name: str, data: Mapping[str, Any]) -> HostPiece:
     from frustum.runtime.host.host_model import HostModel
 
-    layers = tuple(HostedLayer(str(e["name"]), str(e["op"]), str(e["reason"])) for e in data["layers"])
+    layers = tuple(
+        HostedLayer(str(e["name"]), str(e["op"]), str(e["reason"]), _count(e.get("macs", 0)), _count(e.get("bytes", 0)))
+        for e in data["layers"]
+    )
     return HostPiece(name, HostModel.from_bytes(path.read_bytes(), str(path)), layers)
+
+
+def _count(number: Any) -> int:
+    if not isinstance(number, int) or number < 0:
+        raise ValueError(f"found {number!r} where a layer of the host says what it does")
+    return number
 
 
 def _size(path: Path) -> int:

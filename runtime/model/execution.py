@@ -6,7 +6,7 @@ on, which moves one value at a time.  Network inputs are everywhere before the r
 whole pieces with the cycles measured for each alone: pieces overlap where they do not depend on each other, and the
 DRAM port that a move shares with a running piece is not slowed down by it.
 
-Pieces of the host run on no chip and take no cycles.  What the device makes for them, and what they make for the
+Pieces of the host run on no chip, one at a time, and take what its rates say.  What the device makes for them, and what they make for the
 device, crosses the link between host and chip, each value once in each direction, as soon as it is made; the link
 carries one value at a time, whichever way it goes.
 Source: docs/techniques/machine.md, "Host".
@@ -29,7 +29,7 @@ from frustum.dialects.target.durations import link_engine, transfer_cycles
 from frustum.runtime.host.inputs import HostArray
 from frustum.runtime.kernels import Array
 from frustum.runtime.machine import Machine
-from frustum.runtime.model.chain import Chain, DevicePiece, checked_values
+from frustum.runtime.model.chain import Chain, DevicePiece, HostedLayer, HostPiece, checked_values
 from frustum.runtime.progress import Progress
 from frustum.runtime.report.counters import Counters, count
 from frustum.runtime.report.figures import Report
@@ -72,6 +72,7 @@ class RanChain:
     seconds: float = 0.0
     """Without making the machine code of loops, which took `loop_seconds`."""
     loop_seconds: float = 0.0
+    is_timed: bool = True
 
 
 def execute(
@@ -138,7 +139,8 @@ def execute_chain(
             if name in given and name in chain.outputs:
                 hand(name, given[name])
     outputs = {} if mode == "timing" else {name: values[name] for name in chain.outputs}
-    return RanChain(outputs, runs, host_seconds, clock() - started, TIMES.seconds - loops_before)
+    loop_seconds = TIMES.seconds - loops_before
+    return RanChain(outputs, runs, host_seconds, clock() - started, loop_seconds, mode != "functional")
 
 
 def report_of_chain(
@@ -155,7 +157,7 @@ def report_of_chain(
             layers += layers_of(piece.executable.manifest, prefix)
             units += units_of(piece.executable.manifest, prefix)
         else:
-            layers += [LayerInfo(each.name, each.op, None, "host", each.reason) for each in piece.fallbacks]
+            layers += [_hosted(each, chain.target if ran.is_timed else None) for each in piece.fallbacks]
     times = schedule_of(chain, ran)
     report = make_report(
         chain.model,
@@ -176,6 +178,12 @@ def report_of_chain(
     report["hashes"] = {name: chain.hashes.get(name) for name in ("target", "model", "pipeline")}
     report.update(accuracy_of(manifests) | weights_held(manifests))
     return report
+
+
+def _hosted(layer: HostedLayer, target: Target | None) -> LayerInfo:
+    """A layer of the host; what it takes where a target says that."""
+    cycles = None if target is None else target.host_cycles(layer.macs, layer.bytes)
+    return LayerInfo(layer.name, layer.op, None, "host", layer.reason, cycles)
 
 
 def timelines_of(chain: Chain, ran: RanChain) -> list[tuple[str, int, Timeline]]:
@@ -228,12 +236,14 @@ def works_of(chain: Chain, ran: RanChain) -> list[PieceWork]:
             sizes = {e.name: e.bytes for e in piece.executable.program.externals_of("output")}
             works.append(PieceWork(piece.inputs, sizes, timeline.total_cycles if timeline else 0, piece.chip))
         else:
-            works.append(PieceWork(piece.inputs, {name: taken.get(name, 0) for name in piece.outputs}, 0, HOST))
+            cycles = chain.target.host_cycles(piece.macs, piece.bytes) if ran.is_timed else 0
+            works.append(PieceWork(piece.inputs, {name: taken.get(name, 0) for name in piece.outputs}, cycles, HOST))
     return works
 
 
 def _host_run(chain: Chain, ran: RanChain, found: ChainSchedule) -> HostRun:
-    is_timed = all(each.timeline is not None for each in ran.runs.values())
+    is_timed = ran.is_timed
+    hosted = [piece for piece in chain.pieces if isinstance(piece, HostPiece)]
     return HostRun(
         chain.host,
         [HostedPiece(p.name, p.kind, *times) for p, times in zip(chain.pieces, found.pieces, strict=True)],
@@ -242,6 +252,8 @@ def _host_run(chain: Chain, ran: RanChain, found: ChainSchedule) -> HostRun:
         found.link_cycles if is_timed else None,
         found.port_cycles if is_timed else None,
         ran.host_seconds,
+        sum(p.macs for p in hosted),
+        sum(p.bytes for p in hosted),
     )
 
 
@@ -261,8 +273,10 @@ def accuracy_of(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _splitting(chain: Chain, ran: RanChain, found: ChainSchedule) -> SplitRun | None:
-    """None for one executable alone, or none: nothing is split."""
-    if not ran.runs or len(chain.pieces) < 2:
+    """None for one executable alone: nothing is split."""
+    if not ran.runs:
+        return SplitRun(found.total_cycles, 0, None)
+    if len(chain.pieces) < 2:
         return None
     uncut = chain.unsplit_peak_bytes
     if len(ran.runs) == 1:
@@ -385,8 +399,7 @@ class _Scheduler:
             start = max([self.free.get(piece.chip, 0), *here])
             stop = start + piece.cycles
             times.append((start, stop))
-            if piece.chip != HOST:
-                self.free[piece.chip] = stop
+            self.free[piece.chip] = stop
             for name, size_bytes in piece.outputs.items():
                 self.home[name] = (piece.chip, size_bytes)
                 self.ready[name, piece.chip] = stop

@@ -236,6 +236,30 @@ def _own(module: ModuleOp, store: WeightStore) -> ModuleOp:
     return module
 
 
+def cuts_of(request: Request, placement: Placement, number: int) -> str | None:
+    """Of the layers behind which units end those of one piece, and names that no piece has; UsageError for layers of the
+    host."""
+    if request.cuts is None:
+        return None
+    words = [word.strip() for word in request.cuts.split(",") if word.strip()]
+    hosted = {each.name: each for part in placement.parts for each in part.fallbacks}
+    for word in words:
+        if word in hosted:
+            raise UsageError(f"error: --cuts: layer '{word}' ({hosted[word].op}) runs on the host: {hosted[word].reason}")
+    names = [{each.name or each.output[0] for each in part.model.proto.graph.node} for part in placement.parts]
+    others = set().union(*names) - names[number]
+    return ",".join(word for word in words if word not in others)
+
+
+def check_unused(request: Request, placement: Placement, target: Target) -> None:
+    """UsageError for what is said of the device's layers and is wrong, where there are none to find that out."""
+    policy_of(request, target)
+    edits_of(request)
+    if request.cuts is not None and (unknown := cuts_of(request, placement, 0)):
+        word = unknown.split(",")[0]
+        raise UsageError(f"error: --cuts: no layer is called '{word}': all of the model runs on the host")
+
+
 # --- the module ----------------------------------------------------------------------------------------------
 
 
@@ -373,7 +397,16 @@ def _set_policy(
     module: ModuleOp, request: Request, noted: str | None, passes: Sequence[ModulePass] | None
 ) -> tuple[str, str | None, str | None]:
     """The policy with its rules and thresholds: what is asked for, or else what the target's options say."""
-    own, rules, thresholds = target_of(module), request.rules, request.thresholds
+    policy = policy_of(request, target_of(module), noted, passes)
+    module.attributes[POLICY] = StringAttr(policy[0])
+    return policy
+
+
+def policy_of(
+    request: Request, own: Target, noted: str | None = None, passes: Sequence[ModulePass] | None = None
+) -> tuple[str, str | None, str | None]:
+    """The same for this machine; UsageError where it is none."""
+    rules, thresholds = request.rules, request.thresholds
     asked = [flag for flag in ("cuts", "rules", "policy", "thresholds") if getattr(request, flag) is not None]
     name = request.policy or (None if rules else noted)
     if request.cuts is not None and request.policy != OPTIMAL:
@@ -392,5 +425,4 @@ def _set_policy(
     except PolicyError as error:
         where = f"error: --{asked[0]}" if asked else f"target {own.name}: error: options"
         raise UsageError(f"{where}: {error}") from error
-    module.attributes[POLICY] = StringAttr(policy[0])
     return policy

@@ -35,6 +35,11 @@ from frustum.runtime.report.waiting import by_sentence, waiting
 
 SCHEMA = 1
 ON_CHIP = MEMORIES[1:]
+WITHOUT_DEVICE = {
+    "roofline": 0.0, "ratio": None, "bound": None, "bound_by": None, "bound_terms": None, "address": 0,
+    "address_without_tables": 0,
+}  # fmt: skip
+"""Of the cycles of a run that is wholly on the host."""
 WEIGHT_SUMS = ("raw_bytes", "stored_bytes", "compressed_tensors", "shared_tensors")
 LINE_BUFFER = {
     "writes": "line_writes", "writes_split": "line_writes_split", "compute_steps": "compute_steps",
@@ -55,6 +60,8 @@ class LayerInfo:
     """Why it is on the host."""
     nodes: tuple[str, ...] = ()
     """The model's nodes that it stands for, where that is not one of its own name."""
+    cycles: int | None = 0
+    """What it takes there; None where nothing was timed."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,16 @@ class HostRun:
     port_cycles: int | None
     """How long the DRAM port is held meanwhile."""
     seconds: float
+    macs: int = 0
+    bytes: int = 0
+    """What the host's layers read and write."""
+
+
+    @property
+    def cycles(self) -> int | None:
+        """Of its pieces together; None where nothing was timed."""
+        own = (piece.stop_cycle - piece.start_cycle for piece in self.pieces if piece.where == "host")
+        return None if self.link_cycles is None else sum(own)
 
 
 @dataclass(frozen=True)
@@ -148,7 +165,7 @@ def make_report(
         "schema": SCHEMA, "model": model, "target": target.name, "dtype": dtype, "policy": policy,
         "clock_hz": target.clock_hz,
         "dram": _dram(runs, target, facts, *passing),
-        "cycles": _cycles(runs, target, facts, splitting.total_cycles),
+        "cycles": _cycles(runs, target, facts, splitting.total_cycles, host),
         "macs": {
             "useful": sum(facts.useful_macs(_total(runs, "useful_macs")).values()),
             "recomputed": _total(runs, "recomputed_macs"),
@@ -270,8 +287,11 @@ def _dram_bound(target: Target, facts: NetworkFacts) -> dict[str, Any]:
 
 
 def _cycles(
-    runs: Sequence[SubgraphRun], target: Target, facts: NetworkFacts, total: int
+    runs: Sequence[SubgraphRun], target: Target, facts: NetworkFacts, total: int, host: HostRun | None
 ) -> dict[str, int | float | None] | None:
+    """Null where something was not timed.  The host's time is part of the total, and of no bound."""
+    if host is not None and not runs:
+        return None if host.cycles is None else {"total": total} | WITHOUT_DEVICE
     timelines = [run.timeline for run in runs if run.timeline is not None]
     if not runs or len(timelines) < len(runs):
         return None
@@ -330,10 +350,12 @@ def _host(host: HostRun | None, layers: Sequence[LayerInfo], target: Target) -> 
         return None
     moved = host.to_host_bytes + host.from_host_bytes
     over_the_link = ("to_host_bytes", "from_host_bytes", "link_cycles", "port_cycles")
-    # those of the host take 0 cycles: only what crosses the link for them takes time
     untimed = {"start_cycle": None, "stop_cycle": None} if host.link_cycles is None else {}
     return {
         "mode": host.mode,
+        "cycles": host.cycles,
+        "macs": host.macs,
+        "bytes": host.bytes,
         "moved_bytes": moved,
         **{name: getattr(host, name) for name in over_the_link},
         "dram_energy_pj": float(byte_energy_pj(target.memory("dram"), moved)),
@@ -379,7 +401,7 @@ def _layers(runs: Sequence[SubgraphRun], infos: Sequence[LayerInfo]) -> list[dic
     return [
         {
             "name": name, "op": info.op, "unit": info.unit, "where": info.where,
-            "cycles": cycles.get(name, 0), "dram_bytes": dram_bytes.get(name, 0),
+            "cycles": cycles.get(name, info.cycles), "dram_bytes": dram_bytes.get(name, 0),
             **({"nodes": list(info.nodes)} if info.nodes else {}),
         }
         for name, info in known.items()

@@ -253,7 +253,7 @@ class HostPieceFigures(TypedDict):
     name: Annotated[str, Key("", "of the piece")]
     where: Annotated[str, Key("", "`device` or `host`")]
     start_cycle: Annotated[int | None, Key(CYCLES, "when it begins")]
-    stop_cycle: Annotated[int | None, Key(CYCLES, "when it ends; pieces of the host take none")]
+    stop_cycle: Annotated[int | None, Key(CYCLES, "when it ends")]
 
 
 class HostLayerFigures(TypedDict):
@@ -268,6 +268,9 @@ class HostFigures(TypedDict):
     """What the host did besides feeding the device."""
 
     mode: Annotated[str, Key("", "`never`, `auto` or `only`")]
+    cycles: Annotated[int | None, Key(CYCLES, "that its pieces take by its rates: part of `cycles.total`, of no bound")]
+    macs: Annotated[int, Key("MACs", "of its products and convolutions")]
+    bytes: Annotated[int, Key(B, "that its layers read and write in its own memory")]
     moved_bytes: Annotated[int, Key(B, "over the host link during the run")]
     to_host_bytes: Annotated[int, Key(B, "of these, to the host")]
     from_host_bytes: Annotated[int, Key(B, "of these, from the host")]

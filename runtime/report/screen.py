@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +26,8 @@ from frustum.runtime.report.units import PLANNED
 
 MOST_UNITS = 6
 MOST_WAITS = 3
+MOST_REASONS, MOST_NAMED = 8, 4
+"""Why layers are on the host, and operators of one reason."""
 BOLD, DIM, GREEN, YELLOW, RED, PLAIN = "\033[1m", "\033[2m", "\033[32m", "\033[33m", "\033[31m", "\033[0m"
 Data = Mapping[str, Any]
 
@@ -63,15 +68,39 @@ def _many(number: int, word: str) -> str:
 
 
 def _host(data: Data) -> list[str]:
-    """Why layers are on the host, before anything else is said."""
+    """How many layers are on the host and why, those of one reason together, before anything else is said."""
     host = data.get("host")
     if not host or not host["layers"]:
         return []
-    reasons: dict[tuple[str, str], list[str]] = {}
+    kinds: dict[str, Counter[str]] = {}
     for layer in host["layers"]:
-        reasons.setdefault((layer["op"], layer["reason"]), []).append(layer["name"])
-    lines = [f"  {len(names)} x {op} ({names[0]}): {why}" for (op, why), names in reasons.items()]
-    return ["On the host", *lines[:MOST_UNITS], *([f"  and {len(lines) - MOST_UNITS} more kinds"] * (len(lines) > 6))]
+        kinds.setdefault(kind_of_reason(layer["reason"]), Counter())[layer["op"]] += 1
+    ordered = sorted(kinds.items(), key=lambda each: -each[1].total())
+    lines = [_paragraph(f"{ops.total()} x {_named(ops)}: {why}") for why, ops in ordered[:MOST_REASONS]]
+    if len(ordered) > MOST_REASONS:
+        left = sum(ops.total() for _, ops in ordered[MOST_REASONS:])
+        lines.append([f"  and {left} for {len(ordered) - MOST_REASONS} more reasons; --report has all"])
+    on_device = len(data["layers"]) - len(host["layers"])
+    head = "On the host" if on_device else f"All on the host: nothing of {data['model']} runs on the device"
+    return [head, *(line for each in lines for line in each)]
+
+
+QUOTED = re.compile(r"'[^']*' ?|\(node '[^']*' gives it on the host\)")
+
+
+def kind_of_reason(reason: str) -> str:
+    """A reason without the names in it."""
+    return " ".join(QUOTED.sub("", reason).split())
+
+
+def _named(ops: Counter[str]) -> str:
+    """`Gather`, or the most frequent of several."""
+    names = [name for name, _ in ops.most_common()]
+    return ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+
+
+def _paragraph(words: str) -> list[str]:
+    return textwrap.wrap(words, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
 
 
 def _dram(data: Data, paint: Any) -> list[str]:
@@ -118,6 +147,10 @@ def _time(data: Data, paint: Any) -> list[str]:
         lines = [line, f"  {cycles['ratio']:.3f} times the roofline of {cycles['roofline']:,.2f} cycles"]
     else:
         lines = [line]
+    host = data.get("host")
+    if host and host["cycles"]:
+        size = bytes_text(host["bytes"])
+        lines.append(f"  the host computes for {host['cycles']:,} cycles and reads and writes {size}; it is in no bound")
     found = data.get("waiting") or []
     busy = [each for each in found if not each["is_wait"]]
     waits = [each for each in found if each["is_wait"]][:MOST_WAITS]

@@ -174,7 +174,9 @@ def _host(host: Mapping[str, Any]) -> list[str]:
     lines = [f"{_INDENT}{moved}"]
     if host["link_cycles"] is not None:
         busy = f"{host['link_cycles']:,} cycles on the host link, {host['port_cycles']:,} at the DRAM port"
-        lines.append(f"{_INDENT}{busy}; computing on the host takes 0 cycles")
+        lines.append(f"{_INDENT}{busy}")
+        work = f"{host['macs']:,} MACs, {host['bytes']:,} B read and written"
+        lines.append(f"{_INDENT}{host['cycles']:,} cycles to compute {work}")
     return ["On the host", *table(rows), *lines]
 
 

@@ -40,19 +40,34 @@ const hue = new Map(D.units.map((unit, k) => [unit.name, (k * 137.5 + 210) % 360
 const colour = (name, light = 52) => hue.has(name) ? `hsl(${hue.get(name)} 52% ${light}%)` : 'var(--soft)';
 const unitOf = new Map(R.layers.map(layer => [layer.name, layer.unit]));
 
+// --- host ---
+const hosted = (R.host ? R.host.layers : []).map((layer, k) => ({ ...layer, kind: D.reasons[k] }));
+function host() {
+  const kinds = new Map();
+  for (const layer of hosted) kinds.set(layer.kind, [...(kinds.get(layer.kind) || []), layer]);
+  const rows = [...kinds].sort((a, b) => b[1].length - a[1].length).map(([why, found]) => [count(found.length), [...new Set(found.map(each => each.op))].join(', '), why, found.map(each => each.name).join(', ')]);
+  $('host-p').textContent = D.runs.length ? `${hosted.length} of ${R.layers.length} layers run on the host.` : 'All layers run on the host: nothing runs on the device.';
+  put('host-g', table(['layers', 'operators', 'why they are on the host', 'names'], rows, [0]));
+  document.body.classList.toggle('has-host', hosted.length > 0);
+  document.body.classList.toggle('host-only', !D.runs.length);
+}
+
 // --- headline ---
 function cards() {
   const dram = R.dram, cycles = R.cycles, out = [];
   const add = (name, figure, more) => out.push(el('div', { class: 'card' }, el('span', {}, name), el('b', {}, figure), el('span', {}, more)));
-  add('Time', (1e3 * cycles.total / R.clock_hz).toPrecision(3) + ' ms', count(cycles.total) + ' cycles' + (cycles.bound ? `, ${(cycles.total / cycles.bound).toFixed(3)} × the bound of ${count(cycles.bound)} (${cycles.bound_by})` : ''));
+  if (cycles) add('Time', (1e3 * cycles.total / R.clock_hz).toPrecision(3) + ' ms', count(cycles.total) + ' cycles' + (cycles.bound ? `, ${(cycles.total / cycles.bound).toFixed(3)} × the bound of ${count(cycles.bound)} (${cycles.bound_by})` : ''));
+  if (hosted.length) add('Host', `${hosted.length} of ${R.layers.length} layers`, `${count(R.host.cycles || 0)} cycles to compute, ${size(R.host.moved_bytes)} over the link`);
   const moved = dram.total_bytes - dram.other_bytes, beside = n => size(n, Math.max(dram.total_bytes, dram.compulsory_bytes, dram.layer_by_layer_bytes || 0));
-  add('DRAM', beside(dram.total_bytes), dram.total_ratio ? `${dram.total_ratio.toFixed(3)} × the compulsory ${beside(dram.compulsory_bytes)}` : '');
+  if (D.runs.length) add('DRAM', beside(dram.total_bytes), dram.total_ratio ? `${dram.total_ratio.toFixed(3)} × the compulsory ${beside(dram.compulsory_bytes)}` : '');
   if (dram.ratio) add('Without code and tables', beside(moved), `${dram.ratio.toFixed(3)} × the compulsory ${beside(dram.compulsory_bytes)}` + (dram.bound_bytes ? `, ${(moved / dram.bound_bytes).toFixed(3)} × the ${beside(dram.bound_bytes)} that any plan moves (${dram.bound_by})` : ''));
   if (dram.layer_by_layer_bytes) add('Layer by layer', beside(dram.layer_by_layer_bytes), (moved ? `${(dram.layer_by_layer_bytes / moved).toFixed(3)} × the ${beside(moved)} without code and tables; ` : '') + `${dram.maps - dram.maps_in_dram} of ${dram.maps} maps stay on chip`);
   if (R.energy_pj.total) add('Energy', energy(R.energy_pj.total), `${(100 * R.energy_pj.dram / R.energy_pj.total).toFixed(0)} % of it in DRAM`);
-  add('Units', String(D.units.length), `${R.layers.length} layers` + (R.layers.some(each => each.where === 'host') ? `, ${R.layers.filter(each => each.where === 'host').length} on the host` : ''));
-  const sram = D.runs.length ? D.runs[0].capacities.sram : R.peak_bytes.sram;
-  add('Peak SRAM', size(R.peak_bytes.sram, sram), D.runs.length ? 'of ' + size(sram) : '');
+  if (D.runs.length) {
+    add('Units', String(D.units.length), `${R.layers.length} layers` + (hosted.length ? `, ${hosted.length} on the host` : ''));
+    const sram = D.runs[0].capacities.sram;
+    add('Peak SRAM', size(R.peak_bytes.sram, sram), 'of ' + size(sram));
+  }
   if (R.check) add('Check', R.check.max_rel_error.toExponential(1), 'relative error against ' + R.check.reference);
   put('cards', ...out);
   $('title').textContent = R.model;
@@ -105,6 +120,7 @@ function bytes() {
 
 // --- roofline ---
 function roofline() {
+  if (!D.runs.length) return;
   const width = narrow() ? 360 : 640, height = 360, top = 12, right = width - 14, bottom = height - 40;
   const peak = D.peaks.macs_per_cycle, band = D.peaks.bytes_per_cycle;
   const points = D.units.filter(unit => unit.macs && unit.dram_bytes && unit.cycles)
@@ -360,7 +376,7 @@ function all() {
 }
 
 function main() {
-  cards();
+  cards(); host();
   put('unit', ...D.units.map(unit => el('option', { value: unit.name }, short(`${unit.name}: ${unit.layers[0]}${unit.layers.length > 1 ? ' .. ' + unit.layers[unit.layers.length - 1] : ''}`, 70))));
   put('run', ...D.runs.map((run, k) => el('option', { value: k }, run.name)));
   document.body.classList.toggle('has-many', D.runs.length > 1);

@@ -18,7 +18,7 @@ from frustum.runtime.model.chain import Chain
 from frustum.runtime.model.execution import Ran, RanChain
 from frustum.runtime.report.counters import peaks
 from frustum.runtime.report.figures import Report
-from frustum.runtime.report.screen import screen
+from frustum.runtime.report.screen import kind_of_reason, screen
 from frustum.runtime.show.frustum import frustums
 from frustum.runtime.show.gantt import gantt
 from frustum.runtime.show.residence import residences
@@ -29,7 +29,7 @@ MOST_BUFFERS = 4000
 MOST_LINES, LONGEST_LINE, MOST_IR = 5, 220, 500_000
 """Of IR: lines for a layer at a stop, characters of a line, and of all."""
 KEPT = ("model", "target", "target_file", "dtype", "policy", "clock_hz", "dram", "cycles", "macs", "peak_bytes",
-        "energy_pj", "layers", "check", "hashes")  # fmt: skip
+        "energy_pj", "layers", "check", "hashes", "host")  # fmt: skip
 """What the page shows of the report as it is."""
 
 
@@ -58,6 +58,7 @@ def page_data(chain: Chain, ran: RanChain, report: Report, stops: Path | None = 
         macs.update(_unit_macs(each, "" if is_alone else f"{name}."))
     return {
         "text": screen(data),
+        "reasons": [kind_of_reason(each["reason"]) for each in (data["host"] or {"layers": []})["layers"]],
         "report": {name: data[name] for name in KEPT if name in data},
         "peaks": {"macs_per_cycle": macs_per_cycle, "bytes_per_cycle": bytes_per_cycle},
         "units": _units(data, macs),

@@ -76,7 +76,7 @@ def _modules(loaded: asked.Loaded) -> Iterator[ModuleOp]:
         yield loaded.module
     for part in loaded.placement.parts if loaded.placement is not None else ():
         if part.kind != "host":
-            yield import_onnx(part.model, network="part")
+            yield import_onnx(part.model, network="part", whole=part.whole)
 
 
 def _typed(module: ModuleOp, loaded: asked.Loaded, request: Request, target: Target) -> Iterator[CoveredLayer]:
