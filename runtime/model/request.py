@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Operation
@@ -20,7 +20,6 @@ from frustum.backend import targets
 from frustum.backend.pipeline import FLOATS, STOPS, Choices, Edit, stop_of
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Splitting
-from frustum.dialects.choices import Dtype
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp
@@ -70,14 +69,6 @@ def target_file(request: Request) -> str | None:
     """The file of the machine, as it was named; None where it is a shipped one, or given as it is."""
     name = request.target
     return str(name) if isinstance(name, str | Path) and targets.is_file(str(name)) else None
-
-
-def with_stored_dtype(request: Request, target: Target) -> Request:
-    """The request with the element type of the target's options, where nobody says another one."""
-    stored = target.options.dtype
-    if request.dtype is not None or request.pipeline is not None or stored is None:
-        return request
-    return replace(request, dtype=cast("Dtype", stored), dtype_is_stored=True)
 
 
 def passes_of(request: Request) -> Sequence[ModulePass] | None:
