@@ -175,7 +175,7 @@ def _constants(
     graph: onnx.GraphProto,
 ) -> dict[str, Known]:
     """The tensors that nodes or outputs use, as arrays; each that cannot be read is a problem."""
-    from frustum.passes.onnx.walk import used_names
+    from frustum.passes.onnx.loading import used_names
 
     used = {output.name for output in graph.output}.union(*(used_names(node) for node in nodes))
     return {name: model.array(tensor) for name, tensor in tensors.items() if name in used}
@@ -213,6 +213,9 @@ def _outputs(walk: ImportWalk, graph: onnx.GraphProto) -> list[SSAValue]:
             continue
         elif value is None:
             walk.problems.append(Problem(walk.file, f"no node produces the output '{output.name}'"))
+        elif not value.size:
+            found = f"output '{output.name}' is {'x'.join(map(str, value.shape))}"
+            walk.problems.append(Problem(walk.file, f"{found}, which is no tensor of the device"))
         elif value.dtype.kind == "f":
             outputs.append(walk.network.weight(value, output.name))
         else:

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
-from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS
-from frustum.passes.onnx.walk import free_names
+from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, free_names
 
 INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 RENAMES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")

@@ -165,16 +165,18 @@ def _import(
 
 
 def _assumed(model: LoadedModel, request: Request, interface: Sequence[Interface]) -> tuple[str, ...]:
-    """The line that says which inputs have 1 for an open leading dimension; nothing where none has."""
+    """Lines that say which nodes stood out of order, and which inputs have 1 for an open leading dimension."""
     from frustum.passes.onnx.binding import open_batches
 
+    count = model.moved
+    sorted_ = (f"order: {count} node{'s'[: count > 1]} stood before what they read, and are sorted",) if count else ()
     bound = {each.name for each in interface if each.shape is not None}  # what runs on the host may stay open
     inputs = [value for value in model.proto.graph.input if value.name in bound]
     ones = open_batches(inputs, request.batch, request.shapes)
     if not ones:
-        return ()
+        return sorted_
     names = ", ".join(f"'{name}'" + (f" ({dim})" if dim else "") for name, dim in ones.items())
-    return (f"batch: 1, as the first dimension of {names} is open; --batch N says another",)
+    return (*sorted_, f"batch: 1, as the first dimension of {names} is open; --batch N says another",)
 
 
 def constants_of_run(
