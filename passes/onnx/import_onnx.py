@@ -22,9 +22,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
-from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
+from frustum.dialects.graph import (
+    DequantizeOp,
+    NetworkOp,
+    OutputOp,
+    QuantizeOp,
+    is_integer,
+    tensor_of,
+    tensor_type,
+)
 from frustum.dialects.host_type import MODEL_DTYPE
 from frustum.dialects.module import COUNTS, DTYPE, MODEL, MODEL_DTYPES
 from frustum.passes.errors import Problem, Unsupported
@@ -116,8 +124,15 @@ def _import(
 
 
 def has_integers(network: NetworkOp) -> bool:
-    """Whether any layer computes with integers."""
-    return any(is_integer(value) for op in network.body.block.ops for value in op.operands)
+    """Whether any layer computes with integers: more than moving them, and making numbers of them."""
+    return any(isinstance(op, QuantizeOp) or _computes_with_integers(op) for op in network.body.block.ops)
+
+
+def _computes_with_integers(op: Operation) -> bool:
+    from frustum.passes.onnx.node import MOVES
+
+    only_reads = isinstance(op, DequantizeOp | OutputOp) or (op.name in MOVES and getattr(op, "scales", None) is None)
+    return not only_reads and any(map(is_integer, op.operands))
 
 
 def _element_type(
