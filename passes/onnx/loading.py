@@ -78,6 +78,8 @@ def problem_at(file: str, message: str, node: onnx.NodeProto) -> Problem:
 
 
 OLDEST_OPSET = 1
+MOST_OPSET = (1 << 31) - 1
+"""What the packages onnx and onnxruntime have for a number of a version."""
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -231,6 +233,11 @@ def load_model(source: str | Path | onnx.ModelProto | LoadedModel) -> LoadedMode
     if not OLDEST_OPSET <= model.opset <= newest:
         message = f"opset {model.opset or 'missing'}: allowed are {OLDEST_OPSET} to {newest}"
         raise Unsupported([Problem(model.file, message)])
+    imported = (each for part in (model.proto, *model.proto.functions) for each in part.opset_import)
+    unreadable = [each for each in imported if abs(each.version) > MOST_OPSET]
+    if unreadable:
+        messages = (f"opset {each.version} of domain '{each.domain}': at most {MOST_OPSET}" for each in unreadable)
+        raise Unsupported([Problem(model.file, message) for message in messages])
     return model if isinstance(source, LoadedModel) else _in_order(_with_inner_data(model))
 
 
@@ -295,12 +302,12 @@ def _free_names_of(graph: onnx.GraphProto) -> dict[str, None]:
 def _in_order(model: LoadedModel) -> LoadedModel:
     """The model with every node behind those that make what it reads, in its graph, in graphs inside nodes and in
     functions; Unsupported for nodes that wait for each other.  Nodes that are in order keep theirs."""
-    moved = sum(map(_misplaced, _node_lists(model.proto)))
+    moved = sum(map(_misplaced, node_lists(model.proto)))
     if not moved:
         return model
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    for nodes in _node_lists(proto):
+    for nodes in node_lists(proto):
         order = _topological(nodes, model.file)
         copies = [onnx.NodeProto.FromString(nodes[index].SerializeToString()) for index in order]
         del nodes[:]
@@ -308,7 +315,7 @@ def _in_order(model: LoadedModel) -> LoadedModel:
     return LoadedModel(model.file, proto, model.folder, model.maps, moved)
 
 
-def _node_lists(proto: onnx.ModelProto) -> Iterator[NodeList]:
+def node_lists(proto: onnx.ModelProto) -> Iterator[NodeList]:
     """The nodes of every graph and function; those inside nodes after the list that holds these is done with."""
     lists: list[NodeList] = [proto.graph.node, *(function.node for function in proto.functions)]
     while lists:
