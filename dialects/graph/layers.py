@@ -311,19 +311,20 @@ class QuantizeOp(d.LayerOp):
 
 @d.operation
 class DequantizeOp(d.LayerOp):
-    """Integers as the f32 numbers that they stand for: (q - zero) * scale."""
+    """Integers as the numbers that they stand for: (q - zero) * scale, computed in f32."""
 
     name = "fgraph.dequantize"
     x: SSAValue = d.operand()
     from_: ScaleAttr = d.prop(d.Kind(ScaleAttr), ir_name="from")
+    element: Attribute = d.given(
+        lambda op, element: tensor_type(element, shape_of(op.x)),
+        lambda op: tensor_of(op.result).element_type,
+        default=builtin.f32,
+    )
     assembly_format: ClassVar[str] = "$x attr-dict `:` functional-type(operands, results)"
-
-    def result_type(self, shape: Ints) -> TensorType[Attribute]:
-        return tensor_type(builtin.f32, shape)
 
     def verify_(self) -> None:
         d.check_result(self, shape_of(self.x))
-        source, target = tensor_of(self.x).element_type, tensor_of(self.result).element_type
-        if target != builtin.f32:
-            raise VerifyException(f"dequantising is to f32, found {target}")
-        check_zero(self.from_.zero, source)
+        if is_integer(self.result):
+            raise VerifyException(f"dequantising is to floating point, found {self.element}")
+        check_zero(self.from_.zero, tensor_of(self.x).element_type)

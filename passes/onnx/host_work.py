@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from frustum.passes.onnx.walk import free_names
+from frustum.passes.onnx.loading import free_names
 
 Shape = tuple[int, ...]
 Types = Mapping[str, onnx.TypeProto]

@@ -22,9 +22,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
-from xdsl.ir import Attribute, BlockArgument, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 
-from frustum.dialects.graph import NetworkOp, OutputOp, is_integer, tensor_of, tensor_type
+from frustum.dialects.graph import (
+    DequantizeOp,
+    NetworkOp,
+    OutputOp,
+    QuantizeOp,
+    is_integer,
+    tensor_of,
+    tensor_type,
+)
 from frustum.dialects.host_type import MODEL_DTYPE, HostType
 from frustum.dialects.module import COUNTS, DTYPE, MODEL, MODEL_DTYPES
 from frustum.passes.errors import Problem, Unsupported
@@ -120,8 +128,15 @@ def _import(
 
 
 def has_integers(network: NetworkOp) -> bool:
-    """Whether any layer computes with integers."""
-    return any(is_integer(value) for op in network.body.block.ops for value in op.operands)
+    """Whether any layer computes with integers: more than moving them, and making numbers of them."""
+    return any(isinstance(op, QuantizeOp) or _computes_with_integers(op) for op in network.body.block.ops)
+
+
+def _computes_with_integers(op: Operation) -> bool:
+    from frustum.passes.onnx.node import MOVES
+
+    only_reads = isinstance(op, DequantizeOp | OutputOp) or (op.name in MOVES and getattr(op, "scales", None) is None)
+    return not only_reads and any(map(is_integer, op.operands))
 
 
 def _element_type(
@@ -181,7 +196,7 @@ def _constants(
     graph: onnx.GraphProto,
 ) -> dict[str, Known]:
     """The tensors that nodes or outputs use, as arrays; each that cannot be read is a problem."""
-    from frustum.passes.onnx.walk import used_names
+    from frustum.passes.onnx.loading import used_names
 
     used = {output.name for output in graph.output}.union(*(used_names(node) for node in nodes))
     return {name: model.array(tensor) for name, tensor in tensors.items() if name in used}
@@ -233,6 +248,9 @@ def _outputs(walk: ImportWalk, graph: onnx.GraphProto) -> list[SSAValue]:
             walk.problems.append(Problem(walk.file, f"no node produces the output '{output.name}'"))
         elif isinstance(value, SequenceValue):
             walk.problems.append(Problem(walk.file, f"output '{output.name}' is a sequence, which the device lacks"))
+        elif not value.size:
+            found = f"output '{output.name}' is {'x'.join(map(str, value.shape))}"
+            walk.problems.append(Problem(walk.file, f"{found}, which is no tensor of the device"))
         elif value.dtype.kind == "f":
             outputs.append(walk.network.weight(value, output.name))
         else:

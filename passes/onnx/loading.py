@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import onnx
@@ -17,6 +19,11 @@ from xdsl.ir import Attribute
 
 from frustum.passes.errors import ModelError, Problem, Unsupported
 from frustum.passes.weights import Array
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+NodeList: TypeAlias = "RepeatedCompositeFieldContainer[onnx.NodeProto]"
 
 DEVICE_TYPES: dict[int, Attribute] = {
     onnx.TensorProto.FLOAT: f32,
@@ -71,6 +78,8 @@ def problem_at(file: str, message: str, node: onnx.NodeProto) -> Problem:
 
 
 OLDEST_OPSET = 1
+MOST_OPSET = (1 << 31) - 1
+"""What the packages onnx and onnxruntime have for a number of a version."""
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -82,6 +91,8 @@ class LoadedModel:
     proto: onnx.ModelProto
     folder: Path | None
     maps: dict[Path, np.memmap] = field(default_factory=dict)
+    moved: int = 0
+    """Nodes that did not stand behind all that they read in the file, and now do."""
 
     @property
     def opset(self) -> int:
@@ -222,7 +233,12 @@ def load_model(source: str | Path | onnx.ModelProto | LoadedModel) -> LoadedMode
     if not OLDEST_OPSET <= model.opset <= newest:
         message = f"opset {model.opset or 'missing'}: allowed are {OLDEST_OPSET} to {newest}"
         raise Unsupported([Problem(model.file, message)])
-    return model if isinstance(source, LoadedModel) else _with_inner_data(model)
+    imported = (each for part in (model.proto, *model.proto.functions) for each in part.opset_import)
+    unreadable = [each for each in imported if abs(each.version) > MOST_OPSET]
+    if unreadable:
+        messages = (f"opset {each.version} of domain '{each.domain}': at most {MOST_OPSET}" for each in unreadable)
+        raise Unsupported([Problem(model.file, message) for message in messages])
+    return model if isinstance(source, LoadedModel) else _in_order(_with_inner_data(model))
 
 
 def _with_inner_data(model: LoadedModel) -> LoadedModel:
@@ -249,6 +265,109 @@ def _inner_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
             for graph in (attribute.g, *attribute.graphs):
                 yield from graph.initializer
                 nodes += graph.node
+
+
+def used_names(node: onnx.NodeProto) -> set[str]:
+    """Names a node reads, those inside its branches included."""
+    names = set(node.input)
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            names.update(output.name for output in attribute.g.output)
+            for inner in attribute.g.node:
+                names |= used_names(inner)
+    return names
+
+
+def free_names(node: onnx.NodeProto) -> dict[str, None]:
+    """Names of the values that a node reads, those included that its graphs take from around it; in order."""
+    names = dict.fromkeys(filter(None, node.input))
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
+            names |= _free_names_of(graph)
+    return names
+
+
+def _free_names_of(graph: onnx.GraphProto) -> dict[str, None]:
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    own.update(name for node in graph.node for name in node.output)
+    names: dict[str, None] = {}
+    for node in graph.node:
+        names |= dict.fromkeys(name for name in free_names(node) if name not in own)
+    return names | dict.fromkeys(output.name for output in graph.output if output.name not in own)
+
+
+# --- order -------------------------------------------------------------------------------------------------
+
+
+def _in_order(model: LoadedModel) -> LoadedModel:
+    """The model with every node behind those that make what it reads, in its graph, in graphs inside nodes and in
+    functions; Unsupported for nodes that wait for each other.  Nodes that are in order keep theirs."""
+    moved = sum(map(_misplaced, node_lists(model.proto)))
+    if not moved:
+        return model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for nodes in node_lists(proto):
+        order = _topological(nodes, model.file)
+        copies = [onnx.NodeProto.FromString(nodes[index].SerializeToString()) for index in order]
+        del nodes[:]
+        nodes.extend(copies)
+    return LoadedModel(model.file, proto, model.folder, model.maps, moved)
+
+
+def node_lists(proto: onnx.ModelProto) -> Iterator[NodeList]:
+    """The nodes of every graph and function; those inside nodes after the list that holds these is done with."""
+    lists: list[NodeList] = [proto.graph.node, *(function.node for function in proto.functions)]
+    while lists:
+        nodes = lists.pop()
+        yield nodes
+        for attribute in (attribute for node in nodes for attribute in node.attribute):
+            lists += [graph.node for graph in (attribute.g, *attribute.graphs) if graph.node]
+
+
+def _reads(nodes: Sequence[onnx.NodeProto]) -> list[set[int]]:
+    """The places of the nodes that make what each reads."""
+    maker: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.output):
+            maker.setdefault(name, index)
+    return [{maker[name] for name in free_names(node) if name in maker} for node in nodes]
+
+
+def _misplaced(nodes: Sequence[onnx.NodeProto]) -> int:
+    """How many nodes do not stand behind all that they read."""
+    return sum(max(read, default=-1) >= index for index, read in enumerate(_reads(nodes)))
+
+
+def _topological(nodes: Sequence[onnx.NodeProto], file: str) -> list[int]:
+    """The places of the nodes, each as early as what it reads and the nodes before it allow."""
+    waits = _reads(nodes)
+    readers: dict[int, list[int]] = {}
+    for index, read in enumerate(waits):
+        for other in read:
+            readers.setdefault(other, []).append(index)
+    ready = [index for index, read in enumerate(waits) if not read]
+    order = []
+    while ready:
+        index = heappop(ready)
+        order.append(index)
+        for reader in readers.get(index, ()):
+            waits[reader].discard(index)
+            if not waits[reader]:
+                heappush(ready, reader)
+    if len(order) < len(nodes):
+        raise Unsupported([_cycle(nodes, waits, file)])
+    return order
+
+
+def _cycle(nodes: Sequence[onnx.NodeProto], waits: Sequence[set[int]], file: str) -> Problem:
+    """A problem that names the nodes of one circle."""
+    path = [next(index for index, read in enumerate(waits) if read)]
+    while path.count(path[-1]) < 2:
+        path.append(min(waits[path[-1]]))
+    circle = path[path.index(path[-1]) : -1][::-1]
+    names = ", ".join(f"'{node_name(nodes[index], nodes[index].op_type)}'" for index in circle)
+    return problem_at(file, f"what it reads depends on what it gives (nodes in a circle: {names})", nodes[circle[0]])
 
 
 def _parse(path: Path) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr, f32
-from xdsl.ir import Attribute, Block, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 
 from frustum.dialects import graph as g
@@ -94,6 +94,16 @@ class Network:
         if op.name in MOVES:
             self.mark(op.results[0], op.operands[0])
         return op.results[0]
+
+    def drop(self, value: SSAValue) -> None:
+        """Take back the operations behind a value that nothing reads, as far as they make no elements."""
+        if isinstance(value.owner, Operation) and not value.uses and not all(g.shape_of(value)):
+            operands = value.owner.operands
+            self.weights = {key: known for key, known in self.weights.items() if known[1] is not value}
+            value.owner.detach()
+            value.owner.erase()
+            for operand in operands:
+                self.drop(operand)
 
     def mark(self, result: SSAValue, *sources: SSAValue) -> SSAValue:
         """The result, which is of the model's type of the sources: unsigned, whole, or a truth value."""

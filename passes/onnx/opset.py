@@ -16,7 +16,7 @@ import onnx
 from onnx import checker, inliner, shape_inference, version_converter
 
 from frustum.passes.errors import Problem, Unsupported
-from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel
+from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel, node_lists, problem_at
 
 OPSET = 13
 FREE_INITIALIZERS = 4  # the first IR version whose initializers need not be inputs
@@ -31,6 +31,7 @@ FAILURES = (
     shape_inference.InferenceError,
     version_converter.ConvertError,
 )
+NAMES = {number: name for name, number in onnx.AttributeProto.AttributeType.items()}
 BIG_ELEMENTS = 1024  # larger tensors do not go through the C++ tools, which copy a model several times
 
 
@@ -65,6 +66,7 @@ def unify(model: LoadedModel) -> Unified:
     if not proto.functions and model.opset >= OPSET:
         tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
         return Unified(proto.graph, model.opset, tensors)
+    _check_attributes(model)
     heavy = _heavy_tensors(proto.graph)
     light = _without(proto, heavy)
     if light.functions:
@@ -74,6 +76,30 @@ def unify(model: LoadedModel) -> Unified:
         light, kept = _convert(light, model)
     tensors = heavy | {tensor.name: tensor for tensor in light.graph.initializer}
     return Unified(light.graph, max(model.opset, OPSET), tensors, kept)
+
+
+def _check_attributes(model: LoadedModel) -> None:
+    """Unsupported for attributes of another type than their operator has: the C++ tools end the process there."""
+    problems = []
+    for node in (node for nodes in node_lists(model.proto) for node in nodes):
+        known = _attribute_types(node.op_type, model.opset, node.domain)
+        for each in node.attribute:
+            wanted = known.get(each.name, each.type)
+            if each.type not in (wanted, onnx.AttributeProto.UNDEFINED) and not each.ref_attr_name:
+                found, allowed = (NAMES.get(kind, str(kind)) for kind in (each.type, wanted))
+                message = f"attribute '{each.name}' is {found}, it has to be {allowed}"
+                problems.append(problem_at(model.file, message, node))
+    if problems:
+        raise Unsupported(problems)
+
+
+def _attribute_types(op_type: str, opset: int, domain: str) -> dict[str, int]:
+    """By name; nothing for an operator that ONNX does not have."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {name: int(each.type.value) for name, each in schema.attributes.items()}
 
 
 def _heavy_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:

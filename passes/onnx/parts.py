@@ -20,10 +20,16 @@ from xdsl.ir import SSAValue
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.dry_run import DryRun, ImportStep
 from frustum.passes.onnx.host_work import HostWork, host_work
-from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel, element_name, node_name, problem_at
+from frustum.passes.onnx.loading import (
+    DEFAULT_DOMAINS,
+    LoadedModel,
+    element_name,
+    free_names,
+    node_name,
+    problem_at,
+)
 from frustum.passes.onnx.node import Bound
 from frustum.passes.onnx.opset import FREE_INITIALIZERS, Kept, Unified
-from frustum.passes.onnx.walk import free_names
 
 
 @dataclass(frozen=True)

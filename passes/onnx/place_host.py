@@ -42,7 +42,14 @@ from frustum.passes.onnx.dry_run import (
 from frustum.passes.onnx.host_work import HostWork, host_work, inferred_types
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
-from frustum.passes.onnx.loading import LoadedModel, load_model, network_type, node_name, operator_of
+from frustum.passes.onnx.loading import (
+    LoadedModel,
+    free_names,
+    load_model,
+    network_type,
+    node_name,
+    operator_of,
+)
 from frustum.passes.onnx.node import Network
 from frustum.passes.onnx.opset import Unified, unify
 from frustum.passes.onnx.parts import (
@@ -56,7 +63,7 @@ from frustum.passes.onnx.parts import (
     unknown_operators,
     unmade_values,
 )
-from frustum.passes.onnx.walk import UNAVAILABLE, Known, Unavailable, free_names, needed_nodes
+from frustum.passes.onnx.walk import UNAVAILABLE, Known, Unavailable, needed_nodes
 from frustum.passes.onnx.whole_numbers import whole_inputs
 from frustum.passes.weights import Array, WeightStore
 

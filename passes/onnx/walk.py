@@ -17,7 +17,14 @@ from frustum.dialects.graph import shape_of, tensor_of
 from frustum.passes.errors import MixesImages, ModelError, Problem, Refused
 from frustum.passes.onnx.folding import fold
 from frustum.passes.onnx.images import TARGETS, Images
-from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, element_name, node_name, operator_of
+from frustum.passes.onnx.loading import (
+    BOOL,
+    DEFAULT_DOMAINS,
+    element_name,
+    node_name,
+    operator_of,
+    used_names,
+)
 from frustum.passes.onnx.loops import unrolled
 from frustum.passes.onnx.node import Converter, Network, Node, Value
 from frustum.passes.onnx.operators import CONVERTERS, MICROSOFT, plugged_converter
@@ -104,7 +111,16 @@ class ImportWalk:
             raise Refused(f"its attributes and operands do not fit together: {error}") from error
         results = [result] if isinstance(result, np.ndarray | SSAValue) else result
         note_results(node, results)
-        return results
+        return [self._known_if_empty(each, name) for each in results]
+
+    def _known_if_empty(self, value: Value, name: str) -> Value:
+        """A value of no elements as the constant that it is: what reads it is computed now, or reads the rest."""
+        if not isinstance(value, SSAValue) or all(shape_of(value)):
+            return value
+        if self.network.images is not None:
+            raise Refused(f"its result is {'x'.join(map(str, shape_of(value)))}, which is no tensor of the device")
+        self.network.drop(value)
+        return np.zeros(shape_of(value), onnx.helper.tensor_dtype_to_np_dtype(model_element(value, self.network)))
 
     def for_all_images(self, proto: onnx.NodeProto) -> onnx.NodeProto:
         """The node with the shape that it names changed from one image's to that of a changed batch."""
@@ -249,35 +265,6 @@ def needed_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
             chosen.append(node)
             needed.update(used_names(node))
     return chosen[::-1]
-
-
-def used_names(node: onnx.NodeProto) -> set[str]:
-    """Names a node reads, those inside its branches included."""
-    names = set(node.input)
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            names.update(output.name for output in attribute.g.output)
-            for inner in attribute.g.node:
-                names |= used_names(inner)
-    return names
-
-
-def free_names(node: onnx.NodeProto) -> dict[str, None]:
-    """Names of the values that a node reads, those included that its graphs take from around it; in order."""
-    names = dict.fromkeys(filter(None, node.input))
-    for attribute in node.attribute:
-        for graph in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
-            names |= _free_names_of(graph)
-    return names
-
-
-def _free_names_of(graph: onnx.GraphProto) -> dict[str, None]:
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    names: dict[str, None] = {}
-    for node in graph.node:
-        names |= dict.fromkeys(name for name in free_names(node) if name not in own)
-        own.update(node.output)
-    return names | dict.fromkeys(output.name for output in graph.output if output.name not in own)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ from frustum.runtime.model.chain import (
     placed,
 )  # fmt: skip
 from frustum.runtime.model.identity import hashes_of
-from frustum.runtime.model.options import Request
+from frustum.runtime.model.options import Request, with_stored_dtype
 from frustum.runtime.model.sources import Job, Uncompiled, read_stage
 from frustum.runtime.progress import Progress
 from frustum.runtime.report.counters import count, peak_bytes
@@ -91,7 +91,7 @@ def build(
 def _built(request: Request, progress: Progress, see: Callable[[Sequence[Interface] | None], None]) -> Job:
     target, passes = asked.given_target(request), asked.passes_of(request)
     if target is not None:
-        request = asked.with_stored_dtype(request, target)
+        request = with_stored_dtype(request, target)
     splitting = asked.splitting_of(request, target)
     if request.placement is not None:
         check_placement(request.placement)

@@ -3,7 +3,7 @@
 The folder is `$XDG_CACHE_HOME/frustum` (`~/.cache/frustum`), or what FRUSTUM_CACHE says; an empty FRUSTUM_CACHE turns
 the cache off.  An entry is a compiled folder, whose files carry their checksums: what is damaged is made anew, never
 run.  Entries appear under their names when they are whole, so several processes may use the cache at once; when all
-are larger than `MOST_BYTES`, those that were not used for longest go.
+are larger than `MOST_BYTES`, those that were not used for longest go.  Nothing else in the folder is touched.
 
 Whether there is an entry is known before anything heavy is imported, so that who waits can be told how long.
 """
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
+import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter as clock
 from typing import TYPE_CHECKING
@@ -28,8 +30,8 @@ from frustum.dialects.target import Target, digest
 from frustum.runtime.failures import UsageError, say
 from frustum.runtime.files import write_folder
 from frustum.runtime.model.identity import checksum, model_digest, pipeline_digest
-from frustum.runtime.model.options import Request
-from frustum.runtime.model.sources import MANIFEST, Job, Origin, kind_of_name
+from frustum.runtime.model.options import Request, with_stored_dtype
+from frustum.runtime.model.sources import MANIFEST, Job, Origin, kind_of
 from frustum.runtime.progress import Progress
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ ROOMS = ("dialects", "passes", "backend", "runtime/model")
 """Of our own files, those that decide it."""
 PLUG_INS = "frustum."
 """How the groups of entry points begin that change what is compiled."""
+KEY = re.compile("[0-9a-f]{64}")
+"""The names of entries."""
+BYTE_CODE = "__pycache__"
 
 
 def cache_folder() -> Path | None:
@@ -79,7 +84,7 @@ class Entry:
         """What lies there; None where nothing does, or it is damaged: then it is removed."""
         if not self.is_there:
             return None
-        from frustum.runtime.model.compiled_folder import open_folder
+        from frustum.runtime.model.compiled_folder import open_folder, remove_folder
         from frustum.runtime.report.report import Seconds
 
         started = clock()
@@ -87,7 +92,7 @@ class Entry:
             chain, origin = open_folder(self.path)
             os.utime(self.path)
         except UsageError:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_folder(self.path)
             return None
         except OSError:  # another process has just taken it away, or the folder is not ours to touch
             return None
@@ -125,7 +130,7 @@ def built(
         return build(request, progress, see)
 
     folder = cache_folder()
-    is_file = isinstance(request.model, str | Path) and kind_of_name(str(request.model)) in ("zoo", "onnx")
+    is_file = isinstance(request.model, str | Path) and kind_of(str(request.model)) in ("zoo", "onnx")
     if folder is None or not request.cache or not is_file or request.dump_ir is not None:
         return make()
     entry = Entry(folder / key_of(request))
@@ -146,6 +151,7 @@ def key_of(request: Request) -> str:
     """The checksum of all that decides what is compiled."""
     name = request.target or DEFAULT
     target = name if isinstance(name, Target) else targets.load(name)
+    request = with_stored_dtype(request, target)  # so that inputs for a calibration count
     parts = (
         model_digest(request.model, request.weights_seed or 0), digest(target), str(request.target),
         pipeline_digest(request), sys.version, *versions(),
@@ -164,24 +170,52 @@ def versions() -> list[str]:
     for group in sorted(name for name in metadata.entry_points().groups if name.startswith(PLUG_INS)):
         for point in metadata.entry_points(group=group):
             found.append(f"{group} {point.name} {point.value} {point.dist.version if point.dist else ''}")
+            found += _states(_files_of(point))
     for room in ROOMS:
-        for file in sorted(Path(frustum.__path__[0], room).rglob("*.py")):
+        found += _states(Path(frustum.__path__[0], room).rglob("*.py"))
+    return found
+
+
+def _files_of(point: metadata.EntryPoint) -> Iterator[Path]:
+    """The files of the package that gives a plug-in, and of those that are installed with it; nothing is imported."""
+    listed = (point.dist.read_text("top_level.txt") if point.dist else None) or ""
+    for name in {point.module.partition(".")[0], *listed.split()}:
+        with suppress(ImportError, ValueError, AttributeError):  # a broken one, of which loading it tells
+            spec = find_spec(name)
+            if spec is None:
+                continue
+            for folder in spec.submodule_search_locations or ():
+                yield from Path(folder).rglob("*")
+            if spec.origin and not spec.submodule_search_locations:
+                yield Path(spec.origin)
+
+
+def _states(files: Iterable[Path]) -> list[str]:
+    """Names, sizes and times of files, of all but what Python makes of them."""
+    found = []
+    for file in sorted(files):
+        with suppress(OSError):  # it has just gone, or is a link to nothing
             status = file.stat()
-            found.append(f"{file} {status.st_size} {status.st_mtime_ns}")
+            if stat.S_ISREG(status.st_mode) and file.parent.name != BYTE_CODE:
+                found.append(f"{file} {status.st_size} {status.st_mtime_ns}")
     return found
 
 
 def _make_room(folder: Path, newest: Path) -> None:
-    """Remove entries that were not used for longest until all are small enough; the newest stays."""
+    """Remove entries that were not used for longest until all are small enough; the newest stays, as does whatever
+    else lies in the folder."""
+    from frustum.runtime.model.compiled_folder import remove_folder
+
     entries = []
     for entry in folder.iterdir():
         with suppress(OSError):  # another process removes it
-            size = sum(file.stat().st_size for file in entry.iterdir())
-            entries.append((entry.stat().st_mtime, size, entry))
+            if KEY.fullmatch(entry.name) and Entry(entry).is_there and not entry.is_symlink():
+                size = sum(file.stat().st_size for file in entry.iterdir())
+                entries.append((entry.stat().st_mtime, size, entry))
     left = sum(size for _, size, _ in entries)
     for _, size, entry in sorted(entries):
         if left <= MOST_BYTES:
             return
         if entry != newest:
-            shutil.rmtree(entry, ignore_errors=True)
+            remove_folder(entry)
             left -= size

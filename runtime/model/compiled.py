@@ -13,7 +13,7 @@ from frustum.dialects.target import Target
 from frustum.runtime.failures import UsageError
 from frustum.runtime.files import check_writable_folder, write_folder
 from frustum.runtime.model.chain import Chain, DevicePiece, Interface, chain_of
-from frustum.runtime.model.compiled_folder import MANIFEST, open_compiled, write_chain
+from frustum.runtime.model.compiled_folder import MANIFEST, is_own, open_compiled, write_chain
 from frustum.runtime.model.execution import layers_of, units_of
 from frustum.runtime.model.options import Request
 from frustum.runtime.model.sources import Job
@@ -154,5 +154,6 @@ class Compiled:
 def check_folder(folder: Path) -> None:
     """UsageError unless the folder can be written, and nothing but an older result is lost by that."""
     check_writable_folder(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
-        raise UsageError(f"{folder}: error: cannot be written: it holds other files (and no {MANIFEST})")
+    if folder.is_dir() and any(folder.iterdir()) and not is_own(folder):
+        lack = "" if (folder / MANIFEST).is_file() else f" (and no {MANIFEST})"
+        raise UsageError(f"{folder}: error: cannot be written: it holds other files{lack}")

@@ -6,9 +6,9 @@
 | `format` | of the executables, 2; older folders, which lack it, have 1 and are refused |
 | `model`, `dtype`, `policy`, `host` | as in the report |
 | `target`, `machine` | the machine's name, and all of it as executables have it |
-| `target_file`, `target_sha256` | where it was read (null: shipped), and the checksum of all that it says |
+| `target_file`, `target_sha256` | the target's file (null: shipped), and the checksum of all that it says |
 | `hashes` | checksums of the model, the target and the pipeline that it was made from, as in the report |
-| `origin` | where the model is (a path or zoo: name, and the seed of its weights), or null: for `--check` |
+| `origin` | for `--check`: zoo: name and the seed of its weights, or the model's path from this folder; or null |
 | `inputs`, `outputs` | name, type and shape of each; null where only a run knows |
 | `bound` | type, shape and value of each input that `--bind` made a constant |
 | `pieces` | in the order in which they run: `name`, `kind`, `file`, `bytes`, `inputs`, `outputs` |
@@ -31,7 +31,7 @@ import hashlib
 import json
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -75,14 +75,14 @@ def write_chain(folder: Path, chain: Chain, origin: Origin | None) -> None:
         "format": FORMAT_VERSION,
         "model": chain.model,
         "target": chain.target.name,
-        "target_file": chain.target_file,
+        "target_file": _told(chain.target_file),
         "target_sha256": digest(chain.target),
         "hashes": dict(chain.hashes),
         "machine": to_json(chain.target),
         "dtype": chain.dtype,
         "policy": chain.policy,
         "host": chain.host,
-        "origin": asdict(origin) if origin else None,
+        "origin": origin.stored(folder) if origin else None,
         "inputs": [{"name": i.name, "dtype": i.dtype, "shape": i.shape} for i in chain.inputs],
         "bound": {name: [x.dtype.name, list(x.shape), x.item()] for name, x in chain.bound.items()},
         "outputs": [_output(chain, name) for name in chain.outputs],
@@ -92,6 +92,37 @@ def write_chain(folder: Path, chain: Chain, origin: Origin | None) -> None:
         "sizes": chain.sizes,
     }
     (folder / MANIFEST).write_bytes(_sealed(manifest))
+
+
+def _told(file: str | None) -> str | None:
+    """The name of a file, without where it lies on this machine."""
+    return Path(file).name if file is not None and Path(file).is_absolute() else file
+
+
+def is_own(folder: Path) -> bool:
+    """Whether there is nothing in a folder but what `write_chain` writes."""
+    return all(map(_is_own_file, folder.iterdir())) and _is_own_manifest(folder / MANIFEST)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a compiled folder: the manifest first, so that nobody takes the rest for whole; other files stay."""
+    with suppress(OSError):
+        for file in sorted(folder.iterdir(), key=lambda each: each.name != MANIFEST):
+            if _is_own_file(file):
+                file.unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def _is_own_file(path: Path) -> bool:
+    return (path.name == MANIFEST or path.suffix in SUFFIXES.values()) and path.is_file()
+
+
+def _is_own_manifest(path: Path) -> bool:
+    """Whether it may be ours, damaged or of another version: programs of other kinds have files of this name."""
+    try:
+        return b'"pieces"' in path.read_bytes() if _size(path) <= MOST_MANIFEST_BYTES else False
+    except OSError:
+        return False
 
 
 def _sealed(manifest: Json) -> bytes:
@@ -169,8 +200,8 @@ def open_folder(folder: Path) -> tuple[Chain, Origin | None]:
     manifest = read_manifest(folder)
     try:
         origin = manifest["origin"]
-        found = Origin(str(origin["model"]), int(origin["weights_seed"])) if origin else None
-    except (KeyError, TypeError, ValueError) as error:
+        found = Origin.read(origin, folder, str(manifest.get("hashes", {}).get("model", ""))) if origin else None
+    except FAILURES as error:
         raise UsageError(f"{folder / MANIFEST}: error: damaged: {type(error).__name__} {error}") from error
     return open_chain(folder, manifest), found
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from frustum.dialects.target import Target, digest
 from frustum.runtime.files import cannot_read
 from frustum.runtime.model.options import Keywords, Request
-from frustum.runtime.model.sources import kind_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from frustum.runtime.model.options import Model
 
 CHUNK_BYTES = 1 << 22
+ZOO_PREFIX = "zoo:"
 NOT_PIPELINE = frozenset({"model", "target", "dump_ir", "weights_seed", "cache", "no_cache", "keeps_modules"})
 """Of what is asked, what does not say how passes run."""
 EXTERNAL = b"location"
@@ -45,7 +45,7 @@ def model_digest(model: Model, weights_seed: int = 0) -> str:
     the seed of its weights.  UsageError where a file cannot be read."""
     if not isinstance(model, str | Path):
         return checksum(_parts_in_memory(model))
-    if kind_of(str(model)) == "zoo":
+    if str(model).startswith(ZOO_PREFIX):
         return checksum([f"{model} {weights_seed}".encode()])
     return checksum(_parts(Path(model)))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast, get_args
 
 from frustum.dialects.choices import (
     POLICIES,
@@ -284,6 +284,14 @@ class Request(Keywords):
     streams: bool = False
     """Whether a stream of inputs goes through the pieces: one on each chip (`placement`) is to take about as long as
     the others."""
+
+
+def with_stored_dtype(request: Request, target: Target) -> Request:
+    """The request with the element type of the target's options, where nobody says another one."""
+    stored = target.options.dtype
+    if request.dtype is not None or request.pipeline is not None or stored is None:
+        return request
+    return replace(request, dtype=cast("Dtype", stored), dtype_is_stored=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType
 from xdsl.ir import Operation
@@ -20,7 +20,6 @@ from frustum.backend import targets
 from frustum.backend.pipeline import FLOATS, STOPS, Choices, Edit, stop_of
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Splitting
-from frustum.dialects.choices import Dtype
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp
@@ -70,14 +69,6 @@ def target_file(request: Request) -> str | None:
     """The file of the machine, as it was named; None where it is a shipped one, or given as it is."""
     name = request.target
     return str(name) if isinstance(name, str | Path) and targets.is_file(str(name)) else None
-
-
-def with_stored_dtype(request: Request, target: Target) -> Request:
-    """The request with the element type of the target's options, where nobody says another one."""
-    stored = target.options.dtype
-    if request.dtype is not None or request.pipeline is not None or stored is None:
-        return request
-    return replace(request, dtype=cast("Dtype", stored), dtype_is_stored=True)
 
 
 def passes_of(request: Request) -> Sequence[ModulePass] | None:
@@ -178,16 +169,18 @@ def _import(
 
 
 def _assumed(model: LoadedModel, request: Request, interface: Sequence[Interface]) -> tuple[str, ...]:
-    """The line that says which inputs have 1 for an open leading dimension; nothing where none has."""
+    """Lines that say which nodes stood out of order, and which inputs have 1 for an open leading dimension."""
     from frustum.passes.onnx.binding import open_batches
 
+    count = model.moved
+    sorted_ = (f"order: {count} node{'s'[: count > 1]} stood before what they read, and are sorted",) if count else ()
     bound = {each.name for each in interface if each.shape is not None}  # what runs on the host may stay open
     inputs = [value for value in model.proto.graph.input if value.name in bound]
     ones = open_batches(inputs, request.batch, request.shapes)
     if not ones:
-        return ()
+        return sorted_
     names = ", ".join(f"'{name}'" + (f" ({dim})" if dim else "") for name, dim in ones.items())
-    return (f"batch: 1, as the first dimension of {names} is open; --batch N says another",)
+    return (*sorted_, f"batch: 1, as the first dimension of {names} is open; --batch N says another",)
 
 
 def constants_of_run(

@@ -12,15 +12,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.runtime.failures import UsageError
 from frustum.runtime.files import recover
+from frustum.runtime.model.identity import ZOO_PREFIX, model_digest
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["zoo", "folder", "executable", "stage", "onnx"]
 
-ZOO_PREFIX = "zoo:"
 MANIFEST = "manifest.json"
 """What is in a compiled folder."""
 WHAT_IS_A_MODEL = "MODEL is a path to .onnx, zoo:NAME, a compiled folder, or a dumped stage NN-stop.mlir"
@@ -41,27 +42,71 @@ WHAT_IS_A_MODEL = "MODEL is a path to .onnx, zoo:NAME, a compiled folder, or a d
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from, so that it can be had again: for the oracle."""
+    """A network of the zoo, or an ONNX file."""
 
     model: str
-    """`zoo:NAME`, or the absolute path of an ONNX file."""
+    """`zoo:NAME`, or the path of an ONNX file: absolute, or relative to `folder`."""
     weights_seed: int = 0
+    folder: Path | None = None
+    """The compiled folder that names the model."""
+    sha256: str = ""
+    """The checksum of the model that was compiled; empty where any file of this path is meant."""
 
     @classmethod
     def of(cls, text: str, weights_seed: int) -> Origin:
         """Of what a user calls `zoo:NAME` or a path."""
         return cls(text, weights_seed) if kind_of_name(text) == "zoo" else cls(str(Path(text).resolve()))
 
+    @classmethod
+    def read(cls, data: Mapping[str, Any], folder: Path, sha256: str) -> Origin:
+        """As `stored` wrote it."""
+        return cls(str(data["model"]), int(data["weights_seed"]), folder, sha256)
+
+    def stored(self, folder: Path) -> dict[str, Any]:
+        """For the manifest of a compiled folder, which others may be given: never an absolute path.
+
+        A path relative to the folder where one project holds both (the folder that the compiled one is in, or the
+        working folder); elsewhere the name of the file alone.
+        """
+        return {"model": self._told(folder.resolve()), "weights_seed": self.weights_seed}
+
     def load(self) -> ModelProto | Path:
-        """The model, or its path; UsageError where it is not there any more."""
+        """The model, or its path; UsageError where it is not there any more, or is another one."""
         if kind_of_name(self.model) == "zoo":
             return read_zoo(self.model, self.weights_seed)
-        path = Path(self.model)
-        if not path.is_file():
+        found = [path for path in self._places() if path.is_file()]
+        if not found:
             raise UsageError(
-                f"{path}: error: the model is not there any more, so there is nothing to check against"
+                f"{self.model}: error: the model is not there any more, so there is nothing to check against; "
+                "--check-against says where it is"
             )
-        return path
+        same = next((path for path in found if self.sha256 in ("", model_digest(path))), None)
+        if same is None:
+            raise UsageError(
+                f"{found[0]}: error: is not the model that {self.folder} was compiled from; --check-against says "
+                "where that is"
+            )
+        return same
+
+    def _places(self) -> Iterator[Path]:
+        """Where the file may be: where the folder says, beside the folder, in the working folder."""
+        if self.folder is None:
+            yield Path(self.model)
+            return
+        folder = self.folder.resolve()
+        yield (folder / self.model).resolve()
+        yield folder.parent / Path(self.model).name
+        yield Path(self.model).absolute()
+
+    def _told(self, folder: Path) -> str:
+        if kind_of_name(self.model) == "zoo":
+            return self.model
+        path = next((each for each in self._places() if each.is_file()), Path(self.model))
+        for base in (folder.parent, Path.cwd()):
+            is_narrow = base != base.parent  # a path from the root is as telling as an absolute one
+            if is_narrow and path.is_relative_to(base) and folder.is_relative_to(base):
+                return Path(os.path.relpath(path, folder)).as_posix()
+        return path.name
 
 
 @dataclass(frozen=True)

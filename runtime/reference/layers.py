@@ -439,7 +439,9 @@ def normalise(op: graph.NormaliseOp, x: Array, *others: Array) -> Array:
 
 OPERATIONS: dict[type[Operation], Callable[..., Array]] = {
     graph.QuantizeOp: lambda op, x: quantized(x, op.to, op.result),
-    graph.DequantizeOp: lambda op, q: kernels.integer.dequantize(q, *op.from_.data),
+    graph.DequantizeOp: lambda op, q: kernels.narrow(
+        kernels.integer.dequantize(q, *op.from_.data), numpy_type(graph.tensor_of(op.result).element_type)
+    ),
     graph.ConvOp: conv,
     graph.MatmulOp: matmul,
     graph.PoolOp: pool,

@@ -12,9 +12,10 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, get_args
 
 from frustum.runtime.failures import UsageError
-from frustum.runtime.study.point import Outcome, Point
+from frustum.runtime.study.point import Outcome, Point, Status
 
 TABLE = """create table if not exists points (
     target text, model text, pipeline text, compiler text,
@@ -34,10 +35,14 @@ class Store:
         self.connection = connection
 
     def find(self, point: Point) -> Outcome | None:
-        """What came of a point, if it is finished."""
+        """What came of a point, if it is finished; one whose fields are damaged is taken out, to be run again."""
         columns = "status, figures, message, needed, available, cpu_seconds"
         row = self.connection.execute(f"select {columns} from points where {OF_KEY}", point.key).fetchone()
-        return None if row is None else Outcome(row[0], json.loads(row[1]), *row[2:])
+        found = None if row is None else _outcome(row)
+        if row is not None and found is None:
+            with self.connection:
+                self.connection.execute(f"delete from points where {OF_KEY}", point.key)
+        return found
 
     def add(self, point: Point, result: Outcome) -> None:
         """A finished point; what another process has finished stays."""
@@ -48,6 +53,23 @@ class Store:
         )  # fmt: skip
         with self.connection:
             self.connection.execute(f"insert or ignore into points values ({', '.join('?' * len(row))})", row)
+
+
+def _outcome(row: tuple[Any, ...]) -> Outcome | None:
+    """What a row says; None where a field holds what no writer puts there."""
+    status, figures, *words, seconds = row
+    try:
+        found = json.loads(figures)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    is_sound = status in get_args(Status) and all(isinstance(word, str) for word in words) and _is_number(seconds)
+    if not is_sound or not isinstance(found, dict) or not all(map(_is_number, found.values())):
+        return None
+    return Outcome(status, found, *words, seconds)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from frustum.passes.errors import Unsupported
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.parts import HostNode
 from frustum.runtime.model import request as asked
-from frustum.runtime.model.options import Request
+from frustum.runtime.model.options import Request, with_stored_dtype
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -54,7 +54,7 @@ class Coverage:
 
 def coverage_of(model: str, target: Target, bind: Mapping[str, bool | int | float] = NOTHING) -> Coverage:
     """Of a model in ONNX; raises `ModelError` for one that no compilation takes either."""
-    request = asked.with_stored_dtype(Request(model, target=target, bind=bind), target)
+    request = with_stored_dtype(Request(model, target=target, bind=bind), target)
     refused: dict[str, str] = {}
     while True:
         loaded = asked.load(request, target, refused)

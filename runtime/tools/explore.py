@@ -36,8 +36,14 @@ def main(options: ExploreOptions) -> int:
         check_writable_file(Path(options.html))
     database = _database(options.space, options.database)
     with TerminalProgress() as progress:
+
+        def begin(points: int, at_a_time: int) -> None:
+            """Before the first point is finished, which may take a minute."""
+            progress.note(f"{options.space}: up to {points} points, {at_a_time} at a time")
+            progress("explore", 0.0)
+
         found = explored(
-            options.models, options.space, database, options.scheduler, lambda share: progress("explore", share)
+            options.models, options.space, database, options.scheduler, lambda share: progress("explore", share), begin
         )
     if options.html:
         write_file(Path(options.html), lambda path: path.write_text(found.html(), "utf-8"))
@@ -51,7 +57,7 @@ def main(options: ExploreOptions) -> int:
 
 def explored(
     models: Sequence[str], space_file: str | Path, database: Path | None = None, scheduler: str | None = None,
-    tell: Callable[[float], None] = lambda share: None,
+    tell: Callable[[float], None] = lambda share: None, begin: Callable[[int, int], None] = lambda points, size: None,
 ) -> Exploration:
     """All points; everything that can be refused is refused before a worker starts."""
     file = Path(space_file)
@@ -68,6 +74,7 @@ def explored(
     count = min(space.size, space.points or space.size) * len(models)
     ran = 0
     with opened(database or _database(file, None)) as store, workers(scheduler) as (executor, size):
+        begin(count, size)
         for model, search in zip(models, searches, strict=True):
 
             def told(done: int, before: int = len(found)) -> None:

@@ -154,11 +154,12 @@ def _is_outside(value: SSAValue) -> bool:
 
 
 def _check_alike(tile: Tile, whole: Tile) -> None:
-    """Tiles of one home differ in their channels only."""
+    """Tiles of one home differ in their channels only; the order does not count axes of one element."""
 
     def other(a: Tile) -> Tile:
         origin = a.origin and replaced(a.origin, CHANNELS, (whole.origin or a.origin)[CHANNELS])
-        return replace(a, extents=replaced(a.extents, CHANNELS, 0), origin=origin)
+        order = tuple(d for d in a.order if tile.extents[d] > 1)
+        return replace(a, extents=replaced(a.extents, CHANNELS, 0), origin=origin, order=order)
 
     if other(tile) != other(whole):
         raise PassFailedException(

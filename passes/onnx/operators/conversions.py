@@ -267,9 +267,11 @@ def from_integers(node: Node, index: int, target: int | None) -> SSAValue:
         return x
     if target is not None and target not in FLOATS and target not in IN_FLOATS:
         raise Refused(f"casts of {dtype} to {onnx.TensorProto.DataType.Name(target)} are not supported")
-    _need_f32(node)
+    if target in IN_FLOATS and dtype.itemsize > 1:
+        _need_f32(node)  # others do not have all of them
     zero = int(signed_zero(np.zeros(1, dtype))[0])
-    return node.whole(node.emit(DequantizeOp(x, ScaleAttr.of(1.0, zero))), target in IN_FLOATS)
+    result = node.emit(DequantizeOp(x, ScaleAttr.of(1.0, zero), node.network.element))
+    return node.whole(result, target in IN_FLOATS)
 
 
 CONVERTERS: dict[str, Converter] = {

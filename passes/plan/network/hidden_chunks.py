@@ -24,7 +24,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div, replaced
-from frustum.dialects.module import HELD_BYTES, JOINT, PART_OF_SUM
+from frustum.dialects.module import FORM, HELD_BYTES, JOINT, PART_OF_SUM
 from frustum.passes.analysis.layer import layer_of
 from frustum.passes.analysis.module import element_bytes, named_part, node_name, sole_reader, value_bytes
 from frustum.passes.plan import model
@@ -263,10 +263,11 @@ class PartWriter:
         return self.insert(part, self.last)
 
     def insert(self, op: Operation, like: Operation, chunk: str = "") -> SSAValue:
-        """Put an operation before the last layer, with what stands on the one that it is part of; `chunk` is added to
-        its name: what it makes is not what the model calls so."""
+        """Put an operation before the last layer, with what stands on the one that it is part of, but for the form of
+        other axes than its own; `chunk` is added to its name: what it makes is not what the model calls so."""
         if not isinstance(op, g.WeightOp):
-            op.attributes.update(like.attributes)
+            is_alike = rank_of(op) == rank_of(like)
+            op.attributes.update((key, each) for key, each in like.attributes.items() if is_alike or key != FORM)
         name = node_name(like)
         op.location = named_part(like, name + chunk) if name and chunk else like.location
         block = self.last.parent
@@ -274,6 +275,11 @@ class PartWriter:
         block.insert_op_before(op, self.last)
         self.made.append(op)
         return op.results[0]
+
+
+def rank_of(op: Operation) -> int:
+    """Of the largest tensor that an operation reads or makes."""
+    return max(len(g.shape_of(value)) for value in (*op.operands, *op.results))
 
 
 @dataclass

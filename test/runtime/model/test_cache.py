@@ -199,3 +199,55 @@ def test_an_entry_without_a_manifest_is_none(tmp_path):
     assert Entry(tmp_path).open() is None
     (tmp_path / MANIFEST).write_text("{}")
     assert Entry(tmp_path).open() is None and not tmp_path.exists()
+
+
+def test_calibration_inputs_count_where_the_target_says_int8(small, tmp_path):
+    quantising = tmp_path / "quantising.yaml"
+    quantising.write_text("extends: edge\nname: quantising\noptions: {dtype: int8}\n")
+
+    def key(target, factor, **more):
+        inputs = ({"x": np.full((1, 3, 8, 8), factor, np.float32)},)
+        return key_of(Request(model=small, target=str(target), calibration=inputs, cache=True, **more))
+
+    assert key(quantising, 1) != key(quantising, 10)
+    assert key(quantising, 1) != key(quantising, 1, calibration_seed=1)
+    assert key("edge", 1) == key("edge", 10, calibration_seed=1)
+    assert key(quantising, 1, dtype="model") == key(quantising, 10, dtype="model")
+
+
+def test_only_entries_are_removed(folder, small, monkeypatch):
+    """Whatever else lies in the folder stays, and what somebody put into an entry too."""
+    foreign = {"thesis/data.bin", "0" * 64 + "/notes.txt", "manifest.json", "shop/manifest.json"}
+    for name in foreign:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("not of this cache")
+    old, new = (Request(model=small, target="edge", batch=batch, cache=True) for batch in (1, 2))
+    built(old)
+    (folder / key_of(old) / "remarks.txt").write_text("mine")
+    (folder / ("f" * 64)).symlink_to(folder / "shop")
+    monkeypatch.setattr(cache, "MOST_BYTES", 1)
+    built(new)
+    left = {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+    assert left >= foreign | {f"{key_of(old)}/remarks.txt", f"{key_of(new)}/{MANIFEST}"}
+    assert f"{key_of(old)}/{MANIFEST}" not in left and (folder / ("f" * 64)).is_symlink()
+
+
+def test_a_plug_in_that_is_edited_counts_without_a_new_version(small, tmp_path, monkeypatch):
+    """Of a module of its own, of a package, and of another one that is installed with it."""
+    request = Request(model=small, target="edge", cache=True)
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text("acme_cached_tables\n")
+    points = "[frustum.rules]\na = acme_cached_one\nb = acme_cached_two.inner:RULE\nc = acme_not_there\n"
+    (info / "entry_points.txt").write_text(points)
+    files = [tmp_path / name for name in ("acme_cached_one.py", "acme_cached_two/other.yaml", "acme_cached_tables.py")]
+    (tmp_path / "acme_cached_two").mkdir()
+    for file in (*files, tmp_path / "acme_cached_two" / "__init__.py"):
+        file.write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keys = [key_of(request)]
+    for file in files:
+        file.write_text("# another rule")
+        keys.append(key_of(request))
+    assert len(set(keys)) == len(keys) and key_of(request) == keys[-1]

@@ -257,6 +257,43 @@ def test_a_store_that_is_none_is_refused(tmp_path):
         pass
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("figures", "{"), ("figures", "[1]"), ("figures", '{"cycles.total": "many"}'), ("figures", "[" * 100_000),
+        ("figures", b"\xff"), ("status", "run"), ("message", b"\xff"), ("cpu_seconds", "long"),
+    ],
+)  # fmt: skip
+def test_a_damaged_point_is_run_again(tmp_path, column, value):
+    point = Point("net.onnx", {}, {}, ("target", "model", "pipeline", "compiler"))
+    good = Outcome("ran", {"cycles.total": 7.0}, seconds=1.0)
+    with opened(tmp_path / "s.sqlite") as store:
+        store.add(point, good)
+        assert store.find(point) == good
+        with closing(sqlite3.connect(tmp_path / "s.sqlite")) as file, file:
+            file.execute(f"update points set {column} = ?", (value,))
+        assert store.find(point) is None
+        store.add(point, good)
+        assert store.find(point) == good
+
+
+@pytest.mark.slow
+def test_what_is_to_be_done_is_said_before_the_first_point(folder, tmp_path, capsys):
+    """The file of points does not matter: here all are refused."""
+    (folder / "space.yaml").write_text("extends: edge\noptions: {batch: [2, 3]}\n")
+    said = []
+
+    def begin(points, size):
+        said.append((points, size > 0))
+
+    def tell(share):
+        assert said
+        said.append(share)
+
+    explore.explored([str(folder / "net.onnx")], folder / "space.yaml", tmp_path / "s.sqlite", None, tell, begin)
+    assert said == [(2, True), 0.5, 1.0]
+
+
 @pytest.mark.parametrize("strategy", ["random", "optimise"])
 def test_strategies_with_a_seed_repeat_themselves(folder, tmp_path, strategy):
     pytest.importorskip("optuna") if strategy == "optimise" else None

@@ -7,12 +7,16 @@ import pytest
 from networks import Net
 from searches import with_sram
 from stops import modules_at_stops, run_module
+from xdsl.dialects.builtin import DenseArrayBase, i64
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
+from frustum.dialects.module import FORM
 from frustum.dialects.unit import UnitOp
+from frustum.passes.plan.network.hidden_chunks import PartWriter
 from frustum.passes.plan.network.optimal import plan_network
-from frustum.passes.plan.network.trials.norms_apart import norms_apart
+from frustum.passes.plan.network.trials.norms_apart import norms_apart, put
+from frustum.passes.weights import store_of
 from frustum.runtime.reference.graph import network_of
 
 CHANNELS, SIZE = 32, 48
@@ -86,3 +90,21 @@ def test_norms_that_leave_their_unit_are_taken_apart_and_that_is_undone(numbers,
     for each in made:
         each.undo()
     assert str(network) == before
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_the_form_of_a_norm_of_other_axes_is_not_that_of_its_planes(rank):
+    """A line of tokens is one row of a plane, which has an axis more."""
+    net = Net()
+    x = net.conv(net.input(1, 1, 1, 8), 2, kernel=(1, 3), pads=(0, 1, 0, 1))
+    line = net.layer(g.ReshapeOp(x, (1, 2, *(1,) * (rank - 3), 8)))
+    norm = net.layer(g.NormaliseOp(line, axes=tuple(range(1, rank)), epsilon=1e-5))
+    norm.owner.attributes[FORM] = DenseArrayBase.from_list(i64, (0, 3, *(3,) * (rank - 3), 1)[:rank])
+    module = net.module(norm)[0]
+    made = [op for op in network_of(module).body.block.ops if isinstance(op, g.NormaliseOp)]
+    put(made[0], PartWriter(made[0], store_of(module)), is_by_rows=False)
+    layers = [op for op in network_of(module).body.block.ops if not isinstance(op, g.WeightOp | g.OutputOp)]
+    assert any(isinstance(op, g.ReduceOp) for op in layers)
+    for op in layers:
+        form = op.attributes.get(FORM)
+        assert form is None or len(form) == max(len(g.shape_of(x)) for x in (*op.operands, *op.results))
