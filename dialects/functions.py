@@ -57,6 +57,8 @@ class Function(Elementwise):
     AFFINE = "affine", 1, 0, 2  # scale and shift
     SIGN = "sign", 1  # select
     SILU = "silu", 1, 1  # sigmoid, multiply
+    ROUND_F16 = "round_f16", 1  # to the nearest number of f16, infinity beyond its largest
+    ROUND_BF16 = "round_bf16", 1
 
 
 class Arithmetic(Elementwise):
