@@ -202,6 +202,8 @@ SCALAR = {
     "softplus": lambda x: math.log(1 + math.exp(x)),
     "affine": lambda x: 0.2 * x + 0.6,
     "sign": lambda x: math.copysign(float(x != 0), x),
+    "round_f16": lambda x: plain_machine.to_f16(x),
+    "round_bf16": lambda x: plain_machine.to_bf16(x),
 }
 
 
