@@ -46,7 +46,8 @@ function cards() {
   if (dram.layer_by_layer_bytes) add('Layer by layer', size(dram.layer_by_layer_bytes), `${moved ? (dram.layer_by_layer_bytes / moved).toFixed(2) : '∞'} × as much; ${dram.maps - dram.maps_in_dram} of ${dram.maps} maps stay on chip`);
   add('Units', String(D.units.length), `${R.layers.length} layers` + (R.layers.some(each => each.where === 'host') ? `, ${R.layers.filter(each => each.where === 'host').length} on the host` : ''));
   add('Peak SRAM', size(R.peak_bytes.sram), D.runs.length ? 'of ' + size(D.runs[0].capacities.sram) : '');
-  if (R.check) add('Check', R.check.max_rel_error.toExponential(1), 'relative error against ' + R.check.reference);
+  if (R.check && R.check.max_rel_error === null) add('Check', '-', R.check.reference);
+  else if (R.check) add('Check', R.check.max_rel_error.toExponential(1), 'relative error against ' + R.check.reference);
   put('cards', ...out);
   $('title').textContent = R.model;
   document.title = `${R.model}: Frustum`;

@@ -226,7 +226,7 @@ def _compared(
 
     name, dtype = job.chain.model, job.chain.dtype
     layers: dict[str, Any] = {}
-    found, worst = together([agreement(model, *pair, dtype) for pair in zip(inputs, outputs, strict=True)])
+    found, worst = together([agreement(model, *pair, dtype, job.chain.of_device) for pair in zip(inputs, outputs, strict=True)])
     if is_by_layers:
         from frustum.runtime.tools.check_layers import check_layers
 
@@ -236,7 +236,7 @@ def _compared(
     if not worst.good:
         raise Differs(
             f"{name}: error: output '{worst.worst}' differs from {found.reference}: relative error"
-            f" {worst.max_rel_error:.3g}, at most {worst.tolerance:g} is allowed in {dtype}"
+            f" {worst.max_rel_error:.3g}, at most {worst.tolerance:g} is allowed in {dtype}; {worst.difference}"
         )
     return found, layers
 
