@@ -66,6 +66,7 @@ from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.graph.pool_parts import PoolParts
 from frustum.passes.graph.quantise import QuantiseNetwork
+from frustum.passes.graph.remove_roundings import RemoveRoundings
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.graph.turn_weights import TurnWeights
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer
@@ -194,8 +195,9 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The same without the user's edits, but for stop `lowered`."""
     element = FLOATS.get(choices.dtype or "")
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
+    free: list[ModulePass] = [RemoveRoundings(to=element)] if element in ("f16", "bf16") else []
     attention = FindAttention(), ExpandAttention(element, choices.carry)
-    simpler = (*attention, FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
+    simpler = (*free, *attention, FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
     return {
         "imported": (),
         "typed": (

@@ -59,6 +59,8 @@ class Function(Elementwise):
     SILU = "silu", 1, 1  # sigmoid, multiply
     SIN = "sin", 0, 1
     COS = "cos", 0, 1
+    ROUND_F16 = "round_f16", 1  # to the nearest number of f16, infinity beyond its largest
+    ROUND_BF16 = "round_bf16", 1
 
 
 class Arithmetic(Elementwise):

@@ -17,10 +17,10 @@ from onnx import checker, inliner, shape_inference, version_converter
 
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel, node_lists, problem_at
+from frustum.passes.onnx.old_meanings import keep_old_meanings
 
 OPSET = 13
 FREE_INITIALIZERS = 4  # the first IR version whose initializers need not be inputs
-RESIZE_CHANGED = 11  # Resize and Upsample had one way of placing samples until then
 KEPT = "frustum.kept"
 """The domain of nodes that the converter must leave as they are."""
 FAILURES = (
@@ -168,8 +168,7 @@ def _convert(light: onnx.ModelProto, model: LoadedModel) -> tuple[onnx.ModelProt
             is_same = False
         if not is_same:
             converted = _put_together(light, each)
-    if model.opset < RESIZE_CHANGED:
-        _keep_old_resize(converted.graph)
+    keep_old_meanings(converted.graph, model.opset, {} if kept is None else kept.outputs)
     return converted, kept
 
 
@@ -267,12 +266,3 @@ def _interface(graph: onnx.GraphProto) -> list[tuple[str, int]]:
     return [(value.name, len(value.type.tensor_type.shape.dim)) for value in graph.input]
 
 
-def _keep_old_resize(graph: onnx.GraphProto) -> None:
-    """Says on every Resize what it did before opset 11, which the converter forgets."""
-    old = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    for node in graph.node:
-        if node.op_type == "Resize":
-            kept = [attribute for attribute in node.attribute if attribute.name not in old]
-            del node.attribute[:]
-            node.attribute.extend(kept)
-            node.attribute.extend(onnx.helper.make_attribute(*item) for item in old.items())

@@ -2,7 +2,7 @@
 
 onnxruntime computes them, with graph optimisation off as in the oracle.  Where it has no kernel for an operator or a
 type, the evaluator of the package `onnx`, which defines what operators mean, takes its place; where onnxruntime is
-known to differ from what ONNX says (`DIFFERS`), that comes first.  A piece that onnxruntime does not take as a whole
+known to differ from what ONNX says (`DIFFERS` in `evaluators`), that comes first.  A piece that onnxruntime does not take as a whole
 runs node by node, each by the first of the two that can.  What onnxruntime has a kernel for and refuses when it runs
 (an index out of range, shapes that do not go together) is wrong: the other one, which is less strict, is not asked.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import cached_property
 from io import StringIO
@@ -24,29 +24,18 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, NodeProto, TypeProto, checker, external_data_helper, helper, numpy_helper
 
 from frustum.dialects.errors import Error
+from frustum.runtime.host.evaluators import (
+    DEFAULT_DOMAINS,
+    differs,
+    graphs_of,
+    why_it_differs,
+    why_reference_differs,
+)
 from frustum.runtime.host.exact_integers import with_exact_products
 from frustum.runtime.host.inputs import HostArray
 
 Session: TypeAlias = Any
 
-DIFFERS = {
-    "Attention": "a causal mask together with a mask input or a past (test_attention_4d_with_past_and_present_*)",
-    "CastLike": "numbers beyond the largest of 8-bit floating point (test_castlike_*_to_FLOAT8*)",
-    "DFT": "an axis that is an input, in opset 20 and later (test_dft_*)",
-    "Dropout": "which elements it drops in training (test_training_dropout*)",
-    "MaxUnpool": "an output_shape (test_maxunpool_export_with_output_shape)",
-    "QuantizeLinear": "blocks of scales (test_quantizelinear_blocked_*)",
-    "Resize": "align_corners when the result is smaller (test_resize_downsample_scales_*_align_corners)",
-    "STFT": "the form of its result (test_stft*)",
-}
-"""Operators whose result in onnxruntime is not the stored one of the ONNX backend suite, and where."""
-WHERE_IT_DIFFERS: dict[str, tuple[str, bytes | None]] = {
-    "Dropout": ("training_mode", None),
-    "MaxUnpool": ("output_shape", None),
-    "QuantizeLinear": ("block_size", None),
-    "Resize": ("coordinate_transformation_mode", b"align_corners"),
-}
-"""Of operators that differ with one attribute or operand only, its name, and the attribute's value (None: any)."""
 NEWEST_OPSET = 26
 """The newest that onnxruntime 1.31 loads; nodes that mean the same there are given to it as of that opset."""
 NEWEST_IR = 13
@@ -62,7 +51,6 @@ WORDS_BEFORE = re.compile(
 """Of onnxruntime's messages, what says nothing."""
 LEAST_CHECKED_IR = 3
 """The checker asks of older models that nobody says their opset."""
-DEFAULT_DOMAINS = ("", "ai.onnx")
 PROTO_LIMIT_BYTES = (1 << 31) - 1
 
 
@@ -73,10 +61,17 @@ class HostError(Error, RuntimeError):
 class HostModel:
     """A model that the host runs."""
 
-    def __init__(self, proto: ModelProto, file: str = "model.onnx") -> None:
-        """A model with all its data; `file` is what messages call it."""
+    def __init__(self, proto: ModelProto, file: str = "model.onnx", *, is_judge: bool = False) -> None:
+        """A model with all its data; `file` is what messages call it.
+
+        A judge takes the word of no evaluator that is known to be wrong, and asks the reference evaluator of what
+        onnxruntime refuses, whatever its reason.
+        """
         self.proto = proto
         self.file = file
+        self.is_judge = is_judge
+        self.by_reference: dict[str, str] = {}
+        """Nodes that the reference evaluator computed in the place of onnxruntime, and why."""
 
     @classmethod
     def from_bytes(cls, content: bytes, file: str = "model.onnx") -> HostModel:
@@ -122,6 +117,18 @@ class HostModel:
                 failed = error
         return self._node_by_node(inputs, failed)
 
+    def run_each(self, inputs: Mapping[str, HostArray]) -> dict[str, HostArray]:
+        """The same, node by node."""
+        return self._node_by_node(inputs, None)
+
+    def made_from(self, names: Collection[str]) -> set[str]:
+        """The outputs that depend on some of these values."""
+        known = set(names)
+        for node in self.proto.graph.node:
+            if not known.isdisjoint(free_names(node)):
+                known.update(node.output)
+        return known & {*self.outputs}
+
     def evaluators(self) -> dict[str, str]:
         """By operator, whether onnxruntime or onnx computes it, as of the runs so far."""
         if self._whole is not None and not self._nodes_used:
@@ -135,7 +142,7 @@ class HostModel:
     @cached_property
     def _whole(self) -> Session | None:
         """A session for all nodes, None where onnxruntime should not or cannot run one of them."""
-        if any(_differs(node) for node in _all_nodes(self.proto.graph)):
+        if any(differs(node) for node in self.proto.graph.node):
             return None
         found = session_of(self.proto)
         return None if isinstance(found, str) else found
@@ -188,20 +195,26 @@ class HostModel:
         return {name: values[name] for name in self.outputs}
 
     def _run_node(self, node: NodeProto, values: Mapping[str, HostArray]) -> Sequence[HostArray]:
-        given = {name: values[name] for name in _free_names(node) if name in values}
+        given = {name: values[name] for name in free_names(node) if name in values}
         ways = [("onnxruntime", self._by_onnxruntime), ("onnx", self._by_reference)]
         reasons = []
-        for evaluator, run in reversed(ways) if _differs(node) else ways:
+        is_known = differs(node)
+        if is_known:
+            ways = ways[1:] if self.is_judge else ways[::-1]
+            reasons = [f"onnxruntime: departs from ONNX ({why_it_differs(node)})"] if self.is_judge else []
+        for evaluator, run in ways:
             try:
                 results = run(node, given)
             except _Unable as error:
                 reasons.append(f"{evaluator}: {error}")
-                if error.is_final:
+                if error.is_final and not self.is_judge:
                     break
             else:
                 self._nodes_used[node.op_type] = evaluator
+                if evaluator == "onnx" and reasons and node.op_type != "Cast":  # in which both are exact
+                    self.by_reference[f"'{node_label(node)}' ({node.op_type})"] = reasons[0]
                 return results
-        name = node.name or next(filter(None, node.output), "")
+        name = node_label(node)
         why = self._not_allowed(node) or "; ".join(reasons)
         raise HostError(f"{self.file}: node '{name}' ({node.op_type}): error: {why}")
 
@@ -215,7 +228,7 @@ class HostModel:
         try:
             checker.check_node(node, context)
         except checker.ValidationError as error:
-            return _first_line(error)
+            return first_line(error)
         return ""
 
     def _by_onnxruntime(self, node: NodeProto, given: Mapping[str, HostArray]) -> Sequence[HostArray]:
@@ -230,21 +243,43 @@ class HostModel:
             found = dict(zip(wanted, session.run(wanted, fed(given)), strict=True))
         except Exception as error:
             is_lacking = any(words in str(error) for words in LACKING)
-            raise _Unable(_first_line(error), is_final=not is_lacking) from error
+            raise _Unable(first_line(error), is_final=not is_lacking) from error
         return [found.get(name) for name in node.output]
 
     def _by_reference(self, node: NodeProto, given: Mapping[str, HostArray]) -> Sequence[HostArray]:
         from onnx.reference import ReferenceEvaluator
 
+        opset = max((each.version for each in self.proto.opset_import if each.domain in DEFAULT_DOMAINS), default=0)
+        wrong = why_reference_differs(node, opset) if self.is_judge else ""
+        if wrong:
+            raise _Unable(f"departs from ONNX: {wrong}")
         model = self._one_node(node, {name: TypeProto() for name in given})
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             try:
                 found = ReferenceEvaluator(model).run(None, dict(given))
             except Exception as error:  # whatever numpy or it has to say
-                raise _Unable(_first_line(error)) from error
+                raise _Unable(first_line(error)) from error
         by_name = dict(zip(filter(None, node.output), found, strict=True))
+        if self.is_judge:
+            self._check_shapes(node, given, by_name)
         return [as_array(by_name.get(name)) for name in node.output]
+
+    def _check_shapes(self, node: NodeProto, given: Mapping[str, HostArray], found: Mapping[str, HostArray]) -> None:
+        """`_Unable` where a result has another shape than ONNX infers: SAME_LOWER of MaxPool."""
+        model = self._one_node(node, {name: type_of(value) for name, value in given.items() if value is not None})
+        try:
+            inferred = onnx.shape_inference.infer_shapes(model).graph.output
+        except (onnx.shape_inference.InferenceError, RuntimeError):
+            return
+        for value in inferred:
+            dims = value.type.tensor_type.shape.dim
+            shape = np.shape(found[value.name]) if isinstance(found.get(value.name), np.ndarray) else None
+            is_known = shape is not None and value.type.tensor_type.HasField("shape")
+            if is_known and (len(dims) != len(shape) or any(
+                dim.HasField("dim_value") and dim.dim_value != own for dim, own in zip(dims, shape, strict=True)
+            )):  # fmt: skip
+                raise _Unable(f"departs from ONNX: '{value.name}' is of shape {shape}")
 
     def _one_node(self, node: NodeProto, types: Mapping[str, TypeProto]) -> ModelProto:
         """A model of this node alone."""
@@ -276,7 +311,7 @@ def session_of(proto: ModelProto) -> Session | str:
         with redirect_stdout(StringIO()):  # what it has to say of models that it cannot read
             session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:  # whatever it says: the other evaluator is asked
-        return _first_line(error)
+        return first_line(error)
     exchanged = [value.type for value in (*session.get_inputs(), *session.get_outputs())]
     foreign = [type_ for type_ in exchanged if any(word in type_ for word in NOT_IN_NUMPY)]
     return f"it does not exchange {foreign[0]}" if foreign else session
@@ -288,24 +323,6 @@ def unoptimised(ort: Any) -> Any:
     options.log_severity_level = SILENT
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
-
-
-def _differs(node: NodeProto) -> bool:
-    """Whether onnxruntime may compute something else than ONNX says."""
-    if node.op_type not in DIFFERS or node.domain not in DEFAULT_DOMAINS:
-        return False
-    if node.op_type not in WHERE_IT_DIFFERS:
-        return True
-    name, value = WHERE_IT_DIFFERS[node.op_type]
-    if any(attribute.name == name for attribute in node.attribute):
-        return value is None or any(a.name == name and a.s == value for a in node.attribute)
-    return value is None and any(name == operand for operand, given in _operands(node) if given)
-
-
-def _operands(node: NodeProto) -> list[tuple[str, str]]:
-    """What the operator calls its operands, and what they are in this node."""
-    schema = onnx.defs.get_schema(node.op_type, node.domain)
-    return list(zip((formal.name for formal in schema.inputs), node.input, strict=False))
 
 
 def known_to_onnxruntime(proto: ModelProto) -> ModelProto:
@@ -337,26 +354,22 @@ def _all_nodes(graph: onnx.GraphProto) -> list[NodeProto]:
     return [node for each in graphs_of(graph) for node in each.node]
 
 
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in [attribute.g, *attribute.graphs]:
-                yield from graphs_of(inner)
-
-
-def _free_names(node: NodeProto) -> dict[str, None]:
+def free_names(node: NodeProto) -> dict[str, None]:
     """Names that a node reads, and that its graphs take from around it."""
     names = dict.fromkeys(filter(None, node.input))
     for attribute in node.attribute:
         for graph in [attribute.g, *attribute.graphs]:
             own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
             for inner in graph.node:
-                names |= dict.fromkeys(name for name in _free_names(inner) if name not in own)
+                names |= dict.fromkeys(name for name in free_names(inner) if name not in own)
                 own.update(inner.output)
             names |= dict.fromkeys(output.name for output in graph.output if output.name not in own)
     return names
+
+
+def node_label(node: NodeProto) -> str:
+    """Its name, or that of its first result."""
+    return node.name or next(filter(None, node.output), "")
 
 
 def type_of(value: HostArray) -> TypeProto:
@@ -390,7 +403,7 @@ def as_array(value: HostArray) -> HostArray:
     return np.asarray(value) if isinstance(value, np.generic | int | float | bool | str) else value
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """What an evaluator says, without the words that onnxruntime puts before everything."""
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return WORDS_BEFORE.sub("", first)

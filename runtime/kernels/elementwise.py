@@ -11,7 +11,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from frustum.runtime.kernels.maps import Array, widen
+from frustum.runtime.kernels.maps import BFLOAT16, Array, narrow, widen
 
 GELU_CUBE = 0.044715
 """Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", the tanh form."""
@@ -161,6 +161,8 @@ UNARY: dict[str, Callable[[Array, np.float32, np.float32], Array]] = {
     "silu": lambda x, a, b: x * sigmoid(x),
     "sin": lambda x, a, b: np.sin(x),
     "cos": lambda x, a, b: np.cos(x),
+    "round_f16": lambda x, a, b: widen(narrow(x, np.dtype(np.float16))),
+    "round_bf16": lambda x, a, b: widen(narrow(x, BFLOAT16)),
 }
 """kind -> function of (x, alpha, beta)"""
 

@@ -168,6 +168,14 @@ class Chain:
         types = Counter(str(executable.program.dtype) for executable in self.executables)
         return types.most_common(1)[0][0] if types else "host"
 
+    @property
+    def of_device(self) -> frozenset[str]:
+        """The outputs that the device has a part in: the others are the host's alone."""
+        known = set[str]()
+        for piece in self.pieces:
+            known.update(piece.outputs if isinstance(piece, DevicePiece) else piece.model.made_from(known))
+        return frozenset(known & {*self.outputs})
+
     def passed(self, piece: DevicePiece) -> frozenset[str]:
         """The inputs and outputs of a piece that are not the model's: values that pass between pieces, or to and from
         the host.  An output of the model that a later piece reads back is the model's where it is written."""

@@ -68,14 +68,19 @@ class LayerInfo:
 class Check:
     """How far the outputs are from the reference's, relative to its largest magnitude: the worst, and each by name."""
 
-    max_abs_error: float
-    max_rel_error: float
+    max_abs_error: float | None
+    max_rel_error: float | None
+    """None where nothing was compared, as for the other."""
     reference: str
     outputs: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Of each output `max_abs_error` and `max_rel_error`."""
     nan_in_both: int = 0
     """Of the `numbers` of all outputs; they agree, but say nothing."""
     numbers: int = 0
+    why: str = ""
+    """Why it is not onnxruntime alone that the outputs are compared with."""
+    not_compared: Sequence[str] = ()
+    """Outputs that the host alone computed."""
 
 
 @dataclass(frozen=True)

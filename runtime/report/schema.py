@@ -292,12 +292,14 @@ class CheckedOutputFigures(TypedDict):
 class CheckFigures(TypedDict):
     """How far outputs are from the reference's."""
 
-    max_abs_error: Annotated[float, Key("", "the greatest difference of all outputs")]
-    max_rel_error: Annotated[float, Key("", "the greatest of all outputs, each by its largest magnitude")]
+    max_abs_error: Annotated[float | None, Key("", "the greatest difference of all outputs; null: nothing was compared")]
+    max_rel_error: Annotated[float | None, Key("", "the greatest of all outputs, each by its largest magnitude")]
     reference: Annotated[str, Key("", "what was compared with")]
     outputs: Annotated[dict[str, CheckedOutputFigures], Key("", "each output", "OUTPUT")]
     nan_in_both: Annotated[int, Key(NUMBER, "elements that are no number in both: they agree, and say nothing")]
-    numbers: Annotated[int, Key(NUMBER, "elements of all outputs")]  # fmt: skip
+    numbers: Annotated[int, Key(NUMBER, "elements of all outputs")]
+    why: Annotated[str, Key("", "why that is not onnxruntime alone; empty where it is")]
+    not_compared: Annotated[list[str], Key("", "outputs that the host alone computed")]  # fmt: skip
 
 
 SecondsFigures = TypedDict(

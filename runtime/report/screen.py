@@ -211,8 +211,12 @@ def _rest(data: Data, paint: Any) -> list[str]:
         lines.append(f"{paint('On chip', BOLD)}  {', '.join(peaks)} at most")
     if data["check"]:
         check = data["check"]
-        errors = f"relative error {check['max_rel_error']:.2g}, absolute {check['max_abs_error']:.2g}"
-        lines.append(f"{paint('Check', BOLD)}  {errors} against {check['reference']}")
+        if check["max_rel_error"] is None:
+            text = check["reference"]
+        else:
+            errors = f"relative error {check['max_rel_error']:.2g}, absolute {check['max_abs_error']:.2g}"
+            text = f"{errors} against {check['reference']}"
+        lines.append(f"{paint('Check', BOLD)}  {text}")
         if check["nan_in_both"]:
             lines.append(f"  {nan_text(check)}")
     seconds = data["seconds"]

@@ -262,8 +262,11 @@ def _subgraphs(data: Mapping[str, Any]) -> list[str]:
 
 
 def _check(check: Mapping[str, Any]) -> list[str]:
+    if check["max_abs_error"] is None:
+        return ["Check", f"{_INDENT}{check['reference']}"]
     errors = f"max abs error {check['max_abs_error']:.3g}, relative {check['max_rel_error']:.3g}"
     lines = ["Check", f"{_INDENT}{errors} against {check['reference']}"]
+    lines += [f"{_INDENT}{text}" for text in judge_texts(check)]
     outputs = check["outputs"]
     if len(outputs) > 1:
         worst = max(outputs, key=lambda name: outputs[name]["max_rel_error"])
@@ -271,6 +274,13 @@ def _check(check: Mapping[str, Any]) -> list[str]:
     if check["nan_in_both"]:
         lines.append(f"{_INDENT}{nan_text(check)}")
     return lines
+
+
+def judge_texts(check: Mapping[str, Any]) -> list[str]:
+    """Who judged in place of onnxruntime, and what nobody judged."""
+    names = check["not_compared"]
+    whole = f"computed on the host alone, and so not compared: {', '.join(names)}" if names else ""
+    return [text for text in (check["why"], whole) if text]
 
 
 def nan_text(check: Mapping[str, Any]) -> str:

@@ -68,7 +68,8 @@ function cards() {
     const sram = D.runs[0].capacities.sram;
     add('Peak SRAM', size(R.peak_bytes.sram, sram), 'of ' + size(sram));
   }
-  if (R.check) add('Check', R.check.max_rel_error.toExponential(1), 'relative error against ' + R.check.reference);
+  if (R.check && R.check.max_rel_error === null) add('Check', '-', R.check.reference);
+  else if (R.check) add('Check', R.check.max_rel_error.toExponential(1), 'relative error against ' + R.check.reference);
   put('cards', ...out);
   $('title').textContent = R.model;
   document.title = `${R.model}: Frustum`;

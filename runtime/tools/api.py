@@ -227,7 +227,7 @@ def _compared(
     name, dtype = job.chain.model, job.chain.dtype
     layers: dict[str, Any] = {}
     pairs = [({**job.chain.bound, **each}, made) for each, made in zip(inputs, outputs, strict=True)]
-    found, worst = together([agreement(model, *pair, dtype) for pair in pairs])
+    found, worst = together([agreement(model, *pair, dtype, job.chain.of_device) for pair in pairs])
     if is_by_layers:
         from frustum.runtime.tools.check_layers import check_layers
 
@@ -237,7 +237,7 @@ def _compared(
     if not worst.good:
         raise Differs(
             f"{name}: error: output '{worst.worst}' differs from {found.reference}: relative error"
-            f" {worst.max_rel_error:.3g}, at most {worst.tolerance:g} is allowed in {dtype}"
+            f" {worst.max_rel_error:.3g}, at most {worst.tolerance:g} is allowed in {dtype}; {worst.difference}"
         )
     return found, layers
 

@@ -23,7 +23,7 @@ from frustum.runtime.model.cache import built
 from frustum.runtime.model.options import RunOptions, refuse_compiled, refuse_two_forms
 from frustum.runtime.model.sources import Job, Origin, kind_of
 from frustum.runtime.progress import Progress, TerminalProgress
-from frustum.runtime.report.terminal import has_colours, nan_text, show
+from frustum.runtime.report.terminal import has_colours, judge_texts, nan_text, show
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -61,7 +61,7 @@ def main(options: RunOptions) -> int:
 
             progress("compare", 0.0)
             pairs = [({**job.chain.bound, **each}, made) for each, made in zip(inputs, outputs, strict=True)]
-            check, found = together([agreement(model, *pair, job.chain.dtype) for pair in pairs])
+            check, found = together([agreement(model, *pair, job.chain.dtype, job.chain.of_device) for pair in pairs])
         if model is not None and options.check == "layers":
             from frustum.runtime.tools.check_layers import check_layers
 
@@ -132,14 +132,25 @@ def _tell(options: RunOptions, report: Report, layers: Checked | None) -> None:
     if options.report and options.report != STDOUT:
         write_file(Path(options.report), lambda path: path.write_text(report.json(), encoding="utf-8"))
     check = report["check"]
-    if check and check["nan_in_both"]:
-        say(f"{options.model}: warning: {nan_text(check)}")
+    if check:
+        _say_what_was_checked(str(options.model), check)
     if options.json or options.report == STDOUT:
         show(report.json())
     elif not options.quiet:
         show(report.text(options.verbose, has_colours()))
         if layers is not None:
             show(f"\n{layers.text()}\n")
+
+
+def _say_what_was_checked(name: str, check: Mapping[str, Any]) -> None:
+    """Warnings of what is compared with another than onnxruntime, with nothing, or says nothing."""
+    if check["max_rel_error"] is None:
+        say(f"{name}: warning: {check['reference']}")
+    else:
+        for text in judge_texts(check):
+            say(f"{name}: warning: {text}")
+    if check["nan_in_both"]:
+        say(f"{name}: warning: {nan_text(check)}")
 
 
 def _run(
@@ -307,7 +318,7 @@ def _given_inputs(
 def _difference(name: str, job: Job, check: Check, found: Agreement) -> str:
     return (
         f"{name}: error: output '{found.worst}' differs from {check.reference}: relative error"
-        f" {found.max_rel_error:.3g}, at most {found.tolerance:g} is allowed in {job.chain.dtype}"
+        f" {found.max_rel_error:.3g}, at most {found.tolerance:g} is allowed in {job.chain.dtype}; {found.difference}"
     )
 
 

@@ -153,6 +153,8 @@ def functions(net):
         "softplus",
         "hard_swish",
         "silu",
+        "round_f16",
+        "round_bf16",
         "identity",
     ]
     outputs = [

@@ -7,6 +7,7 @@ Written apart from the runtime, of which it takes the types of elements alone, t
 from __future__ import annotations
 
 import math
+import struct
 from itertools import product
 
 import numpy as np
@@ -356,6 +357,21 @@ def logistic(x):
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
+def to_f16(x):
+    """The nearest number of 11 digits that f16 has, or infinity."""
+    try:
+        return struct.unpack("<e", struct.pack("<e", x))[0]
+    except OverflowError:
+        return math.copysign(math.inf, x)
+
+
+def to_bf16(x):
+    """The nearest number of 8 digits: half of the upper bits of f32, ties to even."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", x))
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return struct.unpack("<f", struct.pack("<I", rounded))[0]
+
+
 ACTIVATIONS = {
     "identity": lambda x, a, b: x,
     "relu": lambda x, a, b: x if x > 0 else 0.0,
@@ -384,6 +400,8 @@ ACTIVATIONS = {
     "sign": lambda x, a, b: float((x > 0) - (x < 0)),
     "sin": lambda x, a, b: math.sin(x),
     "cos": lambda x, a, b: math.cos(x),
+    "round_f16": lambda x, a, b: to_f16(x),
+    "round_bf16": lambda x, a, b: to_bf16(x),
 }
 
 

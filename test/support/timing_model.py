@@ -543,7 +543,7 @@ def composite(kind):
     """Elementary and transcendental parts of an operation on elements."""
     elementary = {
         "identity", "add", "sub", "mul", "max", "min", "relu", "neg", "abs", "floor", "ceil", "round", "mask",
-        "affine", "sign", "keep", "drop", "equal", "less", "less_equal",
+        "affine", "sign", "keep", "drop", "equal", "less", "less_equal", "round_f16", "round_bf16",
     }  # fmt: skip
     hard = {"div", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "reciprocal", "sin", "cos"}
     sums = {

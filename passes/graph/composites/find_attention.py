@@ -29,6 +29,8 @@ from frustum.passes.graph.patterns.attention_parts import (
     parts_of,
 )
 from frustum.passes.graph.patterns.attention_scores import Scores, is_plain, scores_before
+from frustum.passes.graph.patterns.digits import cancels
+from frustum.passes.graph.patterns.hidden_rows import hides_rows
 from frustum.passes.graph.patterns.strided import Digits, Strided, joined
 from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
 
@@ -43,6 +45,8 @@ class FindAttention(ModulePass):
     3. q, k and v are looked for behind moves (`strided`): heads as channels of one tensor, parts of a common product,
        heads apart, heads repeated for groups of queries; the result's moves to heads as channels go too.
     4. A constant mask that only hides later keys is `causal_from`.
+    5. Where a mask may hide all keys of a row, what is no number in the layers becomes none behind the attention
+       (`hidden_rows`).
 
     Before: operators as the file has them.  After: `fgraph.attention` where the scores have no other reader.
     Source: Vaswani et al., Attention is all you need, 2017, section 3.2.1.
@@ -153,6 +157,8 @@ class Choice:
     masks: list[tuple[SSAValue | Array, Extents]]
     end: SSAValue
     is_merged: bool
+    hides_rows: bool
+    """Whether masks may hide all keys of a row."""
     moves: int = field(default=0)
 
 
@@ -182,12 +188,22 @@ def choice_of(
     shapes = zip(sources, (rows, keys, keys), (size, size, value_size), strict=True)
     ways = [parts_of(own, batch, heads, *rest) for own, *rest in shapes]
     parts = best_parts(ways, heads)
-    if parts is None or any(mask is None for mask in masks):
+    known = [mask for mask in masks if mask is not None]
+    if parts is None or len(known) < len(masks) or takes_back([own for own, _ in known]):
         return None
     is_first = parts[0].form is Form.CHANNELS
     end, is_merged, left = end_of(found, batch, heads, is_channels_first=is_first)
+    hides = hides_rows(known, grid.extents, store)
+    if hides and is_merged and any(own[1] > 1 for _, own in known):  # rows of each head by themselves
+        end, is_merged, left = found.weighted.result, False, 0
     moves = sum(part.source.moves for part in parts) + left
-    return Choice(batch, heads, parts, [mask for mask in masks if mask is not None], end, is_merged, moves)
+    return Choice(batch, heads, parts, known, end, is_merged, hides, moves)
+
+
+def takes_back(masks: Sequence[SSAValue | Array]) -> bool:
+    """Whether one constant mask takes back another: scores are rounded between them."""
+    numbers = [mask for mask in masks if isinstance(mask, np.ndarray)]
+    return len(numbers) > 1 and cancels(sum(map(np.abs, numbers)), sum(numbers))
 
 
 def best_parts(
@@ -279,13 +295,25 @@ class _Writer:
         if is_first and not choice.is_merged:
             result = self.shaped(result, (choice.batch, choice.heads, sizes[1], rows))
             result = self.add(g.TransposeOp(result, (0, 1, 3, 2)))
-        elif not choice.is_merged and end is found.weighted.result and not found.has_weights_left:
+        if choice.hides_rows and mask is not None:
+            result = self.no_numbers(result, mask, is_first)
+        is_apart = not choice.is_merged and not is_first
+        if is_apart and end is found.weighted.result and not found.has_weights_left:
             result = self.add(g.TransposeOp(result, (0, 1, 3, 2)))
         result = self.shaped(result, g.shape_of(end))
         last = end.owner
         assert isinstance(last, Operation)
         Rewriter.insert_op(self.made, InsertPoint.before(last))
         end.replace_all_uses_with(result)
+
+    def no_numbers(self, result: SSAValue, mask: SSAValue, is_first: bool) -> SSAValue:
+        """The result, with no numbers in rows whose keys are all hidden."""
+        highest = self.add(g.ReduceOp("max", mask, (3,), True))
+        none = self.add(g.BinaryOp("sub", highest, highest))
+        if self.choice.is_merged:
+            batch, _, rows, _ = g.shape_of(none)
+            none = self.shaped(none, (batch, 1, rows) if is_first else (batch, rows, 1))
+        return self.add(g.BinaryOp("add", result, none))
 
     def add(self, made: Operation) -> SSAValue:
         made.location = self.found.softmax.location
@@ -314,7 +342,7 @@ class _Writer:
                 numbers = own if numbers is None else numbers + own
         if numbers is None or not np.any(numbers):
             return total, None
-        causal = causal_from(numbers, extents)
+        causal = None if self.choice.hides_rows else causal_from(numbers, extents)
         if causal is not None:
             return total, causal
         element = g.tensor_of(self.found.softmax.x).element_type

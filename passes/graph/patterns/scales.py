@@ -10,7 +10,7 @@ Batch normalisation is such a pair. An addition before a padded convolution stay
 
 A batch normalisation with a scale behind it (DenseNet: before an activation, so that no convolution takes it) is
 four such layers, and becomes two. Single numbers stay apart: they may be a model's integers, between whose steps it
-rounds.
+rounds. So do constants that cancel, or whose first product may overflow: the model rounds between them (`digits`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from xdsl.rewriter import InsertPoint
 
 from frustum.dialects import graph as g
 from frustum.passes.analysis.module import node_name
+from frustum.passes.graph.patterns.digits import cancels, is_offset, reverts
 from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
 
 DERIVED = "~"  # marks the keys of constants that a pass has made
@@ -96,6 +97,38 @@ def scale_and_shift(op: g.BinaryOp, constants: Constants) -> tuple[SSAValue, Arr
     return None
 
 
+MOST_SHIFTS = 8
+"""Layers that are looked through for constants that were added before."""
+MOVES = (g.ReshapeOp, g.TransposeOp, g.SliceOp)
+
+
+def shift_within(x: SSAValue, constants: Constants, left: int = MOST_SHIFTS) -> Array:
+    """What constants before have been added to a value, in a shape that broadcasts to its own; 0 where none is known."""
+    op = x.owner
+    if left and isinstance(op, g.BinaryOp) and op.act is None:
+        found = scale_and_shift(op, constants)
+        if found is not None:
+            source, scale, shift = found
+            before = shift_within(source, constants, left - 1)
+            return before + shift if shift is not None else before * scale
+    if isinstance(op, Layer) and op.act is None:
+        bias = constants.array(op.bias)
+        if bias is not None:
+            return bias.astype(np.float64).reshape(-1, 1, 1) if isinstance(op, g.ConvOp) else bias.astype(np.float64)
+    if left and isinstance(op, g.InterleaveOp):
+        return shift_within(op.parts[0], constants, left - 1)
+    if left and isinstance(op, MOVES):
+        before = shift_within(op.x, constants, left - 1)
+        return before if before.size == 1 else np.zeros(())
+    return np.zeros(())
+
+
+def takes_back(x: SSAValue, shift: Array, constants: Constants) -> bool:
+    """Whether a constant that is added to a value takes back one that was added before."""
+    before = shift_within(x, constants)
+    return cancels(np.abs(before) + np.abs(shift), before + shift)
+
+
 def along_axis(constant: Array, rank: int, axis: int, extent: int) -> Array | None:
     """The constant as one number per element of one axis; None where it varies along another."""
     if constant.ndim > rank:
@@ -129,7 +162,7 @@ class FoldScaleAfter(RewritePattern):
             return
         axis, extent = channels
         values = along_axis(constant, len(g.shape_of(x)), axis, extent)
-        if values is None:
+        if values is None or (shift is not None and takes_back(x, shift, self.constants)):
             return
         if isinstance(layer, g.InterleaveOp):
             self._into_parts(op, layer, x, rewriter)
@@ -159,6 +192,10 @@ class FoldScaleAfter(RewritePattern):
         if weights is None or (layer.bias is not None and bias is None):
             return
         if is_scale:
+            each = _outputs_first(layer, weights)
+            largest = np.maximum(each.max(axis=1), -each.min(axis=1))
+            if reverts(largest, values) or (bias is not None and is_offset(bias, np.abs(each).sum(axis=1))):
+                return
             scaled = weights.astype(np.float32, copy=False) * _per_output(layer, values)
             weight = self.constants.like(weight, scaled, rewriter, layer)
             new_bias = None if bias is None else bias.astype(np.float64) * values
@@ -199,16 +236,30 @@ class FoldScaleBefore(RewritePattern):
         if values is None:
             return
         if scale is not None:
+            if reverts(values, np.abs(weights).max(initial=0.0)):
+                return
             scaled = weights.astype(np.float32, copy=False) * _per_input(op, weights, values)
             weight = self.constants.like(weight, scaled, rewriter, op)
             bias_value = op.bias
         else:
-            total = _shift_of_output(op, weights.astype(np.float64), values)
-            new_bias = total if bias is None else bias.astype(np.float64) + total
+            new_bias = self._with_shift(op, x, weights.astype(np.float64), values, bias)
+            if new_bias is None:
+                return
             bias_value = self.constants.bias(new_bias, rewriter, op)
         replacement = rebuilt(op, x, weight, bias_value, op.act)
         rewriter.replace(op, replacement)
         rewriter.erase(before)
+
+
+    def _with_shift(
+        self, op: Layer, x: SSAValue, weights: Array, values: Array, bias: Array | None
+    ) -> Array | None:
+        """The bias of a layer whose operand is `values` less; None where that would lose digits."""
+        own = np.zeros(()) if bias is None else bias.astype(np.float64)
+        total = own + _shift_of_output(op, weights, values)
+        size = np.abs(own) + _shift_of_output(op, np.abs(weights), np.abs(values))
+        shift = values.reshape(-1, 1, 1) if isinstance(op, g.ConvOp) else values
+        return None if cancels(size, total) or takes_back(x, shift, self.constants) else total
 
 
 def rebuilt(
@@ -244,6 +295,14 @@ def _per_output(layer: Layer, values: Array) -> Array:
     if isinstance(layer, g.ConvOp):
         return values.reshape(-1, 1, 1, 1)
     return values.reshape(-1, 1) if layer.trans_b else values
+
+
+def _outputs_first(layer: Layer, weights: Array) -> Array:
+    """The weights as a matrix of one row per output channel."""
+    if isinstance(layer, g.ConvOp):
+        return weights.reshape(len(weights), -1).astype(np.float32, copy=False)
+    last = weights if layer.trans_b else np.swapaxes(weights, -1, -2)
+    return np.moveaxis(last, -2, 0).reshape(last.shape[-2], -1).astype(np.float32, copy=False)
 
 
 def _per_input(layer: Layer, weights: Array, values: Array) -> Array:
@@ -293,12 +352,16 @@ class MergeScales(RewritePattern):
         (_, scale, shift), (x, inner_scale, inner_shift) = outer, inner
         steps: list[tuple[g.Arithmetic, Array]] = []
         if scale is not None and inner_scale is not None:
-            steps = [(g.Arithmetic.MUL, scale * inner_scale)]
+            if not reverts(inner_scale, scale):
+                steps = [(g.Arithmetic.MUL, scale * inner_scale)]
         elif shift is not None and inner_shift is not None:
-            steps = [(g.Arithmetic.ADD, shift + inner_shift)]
+            if not takes_back(outer[0], shift, self.constants):
+                steps = [(g.Arithmetic.ADD, shift + inner_shift)]
         elif scale is not None and inner_shift is not None:
             further = self._before(x)
             if further is not None and further[1] is not None and is_kept(further[1] * scale, op):
+                if is_offset(inner_shift, further[1]):
+                    return
                 steps = [(g.Arithmetic.MUL, scale), (g.Arithmetic.ADD, inner_shift * scale)]
         if not steps or not self._fits(op, before, *steps[-1]):
             return

@@ -48,8 +48,9 @@ from frustum.passes.plan.attention.attention_pieces import SCORE_COPIES, WIDE_CO
 LEAST_INTEGER = -128
 WEIGHT_LEVELS = 255
 """What weights of integers are parts of: the largest, 1, is the greatest integer, 0 the least."""
-LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -3e38, "f32": -3e38}
-"""No maximum is less, so that a row that has seen no key yet is a number."""
+LOWEST: dict[Element, float] = {"f16": -65504.0, "bf16": -(2.0**128 - 2.0**120), "f32": -(2.0**128 - 2.0**104)}
+"""The least number of each type.  No maximum is less, so that a row that has seen no key yet is a number; a row whose
+keys are all hidden by this number, not by infinity, sees all of them alike."""
 COARSE = 32000.0
 """From here on a highest score is rounded by so much that others, in f32, may be far above it ..."""
 MARGIN: dict[Element, float] = {"f16": 5.0, "bf16": 40.0}

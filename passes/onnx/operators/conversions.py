@@ -12,10 +12,10 @@ import onnx
 from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, SSAValue
 
-from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, is_integer, shape_of, tensor_of
+from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.folding import computed
-from frustum.passes.onnx.loading import BOOL, FLOATS
+from frustum.passes.onnx.loading import BOOL, DEVICE_TYPES, FLOATS
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.weights import DEVICE_INTEGERS, Array, numpy_of
 
@@ -219,7 +219,8 @@ def _need_f32(node: Node, x: SSAValue | None = None) -> None:
 
 
 def cast(node: Node) -> Result:
-    """Between floats nothing; integers to floats their value; floats to integers their whole part, kept in floats."""
+    """To a 16-bit type of floating point a rounding, unless the network is of it; to others nothing; integers to floats
+    their value; floats to integers their whole part, kept in floats."""
     target = node.get("to") if node.op_type == "Cast" else _element_like(node)
     x = node.value(0)
     if target == BOOL:
@@ -228,12 +229,26 @@ def cast(node: Node) -> Result:
         return from_integers(node, 0, target)
     if x in node.network.boolean:
         x = node.unary("identity", x)
+    elif target in DEVICE_TYPES:
+        x = rounded(node, x, target)
     if target is None or target in FLOATS:
         return node.whole(x, False)
     if target not in IN_FLOATS:
         name = onnx.TensorProto.DataType.Name(target)
         raise Refused(f"casts of floating point to {name} are not supported: INT32, INT64, BOOL and floating point are")
     return node.whole(x if x in node.network.whole else truncated(node, x), True)
+
+
+def rounded(node: Node, x: SSAValue, target: int) -> SSAValue:
+    """The nearest numbers of a 16-bit type, kept in the network's type: nothing where it is that type."""
+    element = DEVICE_TYPES[target]
+    if element in (f32, node.network.element):
+        return x
+    if isinstance(x.owner, WeightOp):
+        with np.errstate(over="ignore"):
+            array = node.network.store[x.owner.key.data].astype(numpy_of(element))
+        return node.weight(array, str(element))
+    return node.unary(f"round_{element}", x)
 
 
 def _element_like(node: Node) -> int | None:
@@ -270,8 +285,10 @@ def from_integers(node: Node, index: int, target: int | None) -> SSAValue:
     if target in IN_FLOATS and dtype.itemsize > 1:
         _need_f32(node)  # others do not have all of them
     zero = int(signed_zero(np.zeros(1, dtype))[0])
-    result = node.emit(DequantizeOp(x, ScaleAttr.of(1.0, zero), node.network.element))
-    return node.whole(result, target in IN_FLOATS)
+    numbers = node.emit(DequantizeOp(x, ScaleAttr.of(1.0, zero), node.network.element))
+    if dtype.itemsize > 1 and target in DEVICE_TYPES:
+        numbers = rounded(node, numbers, target)
+    return node.whole(numbers, target in IN_FLOATS)
 
 
 CONVERTERS: dict[str, Converter] = {

@@ -6,7 +6,8 @@ import pytest
 from mixed_models import model, node
 from onnx import TensorProto, helper
 
-from frustum.runtime.host.host_model import DIFFERS, HostError, HostModel, type_of
+from frustum.runtime.host.evaluators import DIFFERS
+from frustum.runtime.host.host_model import HostError, HostModel, type_of
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -204,6 +204,8 @@ SCALAR = {
     "sign": lambda x: math.copysign(float(x != 0), x),
     "sin": math.sin,
     "cos": math.cos,
+    "round_f16": lambda x: plain_machine.to_f16(x),
+    "round_bf16": lambda x: plain_machine.to_bf16(x),
 }
 
 
