@@ -16,8 +16,10 @@ from frustum.dialects.extents import ALIGNMENT_BYTES
 from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import HELD_BYTES
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
+from frustum.dialects.weights.scaled import BITS
 from frustum.passes.analysis.module import element_of, target_of
-from frustum.passes.weights import NUMPY_BY_NAME, Array, store_of
+from frustum.passes.dequantised import noted_at
+from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore, store_of
 
 MATRIX_RANK = 2
 PIECE_BYTES = 32 << 10
@@ -32,13 +34,14 @@ class MeasureWeights(ModulePass):
     """Note on weights how many bytes they will take in SRAM and DRAM once `frustum-lower-compress-weights` has run.
 
     Before: a network, in units or not.  After: weights of products that get smaller have `frustum.held_bytes`, which
-    partitions are sized with; none has it with codec `none`.  It is an estimate: how large pieces are is not known yet,
+    partitions are sized with: with `stored` those that stay integers with scales, with a codec others too, with `none`
+    no weight.  It is an estimate: how large pieces are is not known yet,
     and some are sampled (docs/techniques/frustum.md, "Sizing").  Where buffers do not fit in the end,
     `backend/compile.py` plans again with weights as they are.
     """
 
     name = "frustum-graph-measure-weights"
-    codec: Codec | Literal["none"] = "auto"
+    codec: Codec | Literal["stored", "none"] = "auto"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         weights = [each for each in op.walk() if isinstance(each, g.WeightOp)]
@@ -52,10 +55,20 @@ class MeasureWeights(ModulePass):
             key = weight.key.data
             if is_of_products(weight):
                 if key not in known:
-                    kind = element_of(weight.result.type.element_type)
-                    known[key] = held_bytes(np.asarray(store[key], NUMPY_BY_NAME[kind]), most, self.codec)
+                    known[key] = self.measured(weight, store, most)
                 if known[key] < raw_bytes(weight):
                     weight.attributes[HELD_BYTES] = IntegerAttr(known[key], i64)
+
+
+    def measured(self, weight: g.WeightOp, store: WeightStore, most: int) -> int:
+        """Bytes of a weight in slots, of pieces of so many bytes at most."""
+        sizes, found = [raw_bytes(weight)], noted_at(weight, store)
+        if found is not None and found.bits in BITS:
+            sizes.append(int(found.stored_bytes * SPARE))
+        if self.codec not in ("stored", "none"):
+            kind = element_of(weight.result.type.element_type)
+            sizes.append(held_bytes(np.asarray(store[weight.key.data], NUMPY_BY_NAME[kind]), most, self.codec))
+        return min(sizes)
 
 
 def is_of_products(weight: g.WeightOp) -> bool:

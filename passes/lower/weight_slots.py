@@ -29,6 +29,8 @@ from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
+from frustum.dialects.weights.scaled import BITS, SCALED, Piece, pack
+from frustum.passes.dequantised import noted_at
 from frustum.passes.lower.executions import Ints, coefficients, enclosing_counts
 from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore
 
@@ -53,13 +55,13 @@ class Flow:
     fill: CopyOp
 
 
-def flows(program: ProgramOp) -> Iterator[Flow | None]:
-    """Each load of weights; None where what follows it is not a single fill in its own shape."""
+def flows(program: ProgramOp) -> Iterator[tuple[ExternalOp, Flow | None]]:
+    """Each load of weights that are not in slots; None where what follows it is not a single fill in its own shape."""
     for op in program.walk():
         if isinstance(op, CopyOp) and isinstance(op.src.owner, ExternalOp):
             external = op.src.owner
             if external.class_.data == "weight" and not is_compressed(external.buffer):
-                yield _flow(external, op)
+                yield external, _flow(external, op)
 
 
 def is_compressed(weights: SSAValue) -> bool:
@@ -219,24 +221,19 @@ class Slots:
             step *= self.sizes[index]
         return total
 
-    def pieces(self, tensor: Bytes) -> tuple[Bytes, Ints]:
-        """The bytes of all pieces of the runs' slots, one after the other, and where each ends; `tensor`: its bytes."""
+    def pieces(self, tensor: Array) -> Iterator[Array]:
+        """The pieces of the runs' slots, `[d0, d1, d2, d3]`; `tensor`: its elements, or what there is of each."""
         size, (first, stop) = self.element_bytes, self.ranges
         kept = np.arange(self.is_full.size).reshape(self.is_full.shape)[: self.runs, : self.run_slots].ravel()
-        view = self.flow.load.src_view.data
-        flat = tensor.view(f"u{size}")
-        bound = self.flow.fill.box.data.bound
-        steps = [stride if n > 1 else size for n, stride in zip(bound, view.strides, strict=True)]
-        last = self.tensor_start.base + sum((n - 1) * step for n, step in zip(bound, steps, strict=True)) + size
-        assert min(steps) >= 0 <= self.tensor_start.base and last <= tensor.nbytes, "beyond the tensor"
-        whole = np.lib.stride_tricks.as_strided(flat[self.tensor_start.base // size :], bound, steps)
-        sizes = (stop - first).prod(axis=0)[kept] * size
-        ends = np.cumsum(sizes)
-        out = np.empty(int(ends[-1]), np.uint8)
-        for slot, end, length in zip(kept.tolist(), ends.tolist(), sizes.tolist(), strict=True):
-            box = tuple(slice(a, b) for a, b in zip(first[:, slot].tolist(), stop[:, slot].tolist(), strict=True))
-            out[end - length : end] = np.ascontiguousarray(whole[box]).reshape(-1).view(np.uint8)
-        return out, ends
+        view, bound = self.flow.load.src_view.data, self.flow.fill.box.data.bound
+        start = self.tensor_start.base // size
+        steps = [stride // size if n > 1 else 1 for n, stride in zip(bound, view.strides, strict=True)]
+        last = start + sum((n - 1) * step for n, step in zip(bound, steps, strict=True))
+        assert min(steps) >= 0 <= start and last < tensor.size, "beyond the tensor"
+        flat = np.ascontiguousarray(tensor).reshape(-1)
+        whole = np.lib.stride_tricks.as_strided(flat[start:], bound, [step * flat.itemsize for step in steps])
+        for slot in kept.tolist():
+            yield whole[tuple(slice(a, b) for a, b in zip(first[:, slot].tolist(), stop[:, slot].tolist(), strict=True))]
 
 
 def _index(number: int) -> p.Affine:
@@ -254,7 +251,9 @@ class Blocks:
 
     store: WeightStore
     target: Target
-    codec: Codec | Literal["raw"]
+    codec: Codec | Literal["none", "raw"]
+    """With `none`, and with any codec where that is smaller, weights that are dequantised stay integers with scales."""
+    scaled_ones: set[ExternalOp] = field(default_factory=set)
     made: dict[Key, tuple[ExternalOp, int]] = field(default_factory=dict)
     """Tensors of blocks by the original and the places of its pieces; with the bytes of a slot."""
 
@@ -266,31 +265,57 @@ class Blocks:
         places = (slots.is_full.shape, slots.tensor_start, flow.load.src_view.data.strides)
         key = flow.external, b"".join(part.tobytes() for part in slots.ranges) + repr(places).encode()
         known = self.made.get(key)
-        data = self.blocks(slots) if known is None else np.empty((0, known[1]), np.uint8)
+        data = self.smallest(slots) if known is None else np.empty((0, known[1]), np.uint8)
         slot_bytes = data.shape[1]
         if not is_worth(slots, slot_bytes):
             raise StaysRaw("is not smaller")
         external = self.declare(data, key) if known is None else known[0]
         rewrite(flow, slots, external, slot_bytes)
 
-    def blocks(self, slots: Slots) -> Bytes:
-        """The pieces as blocks: `[slots, bytes]`."""
+    def smallest(self, slots: Slots) -> Bytes:
+        """The pieces as blocks, `[slots, bytes]`, in the form that makes slots smallest."""
+        found = [make(slots) for make in (self.scaled, self.blocks)]
+        forms = [data for data in found if data is not None]
+        if not forms:
+            raise StaysRaw("has no stored form")
+        return min(forms, key=lambda data: data.shape[1])
+
+    def scaled(self, slots: Slots) -> Bytes | None:
+        """Pieces as integers with scales; None for weights that are not computed from such."""
+        found = noted_at(slots.flow.external, self.store) if self.codec != "raw" else None
+        if found is None or found.bits not in BITS:
+            return None
+        zeros = found.zeros.reshape(-1) if found.has_zeros else None
+        both = zip(slots.pieces(found.integers), slots.pieces(found.numbers), strict=True)
+        width = slots.element_bytes
+        made = [pack(Piece(q, numbers, found.scales.reshape(-1), zeros, found.bits), width) for q, numbers in both]
+        return in_slots(np.concatenate(made), np.cumsum([len(each) for each in made]), ALIGNMENT_BYTES)
+
+    def blocks(self, slots: Slots) -> Bytes | None:
+        """Pieces compressed without loss, or raw ones; None where that is not asked for."""
+        if self.codec == "none":
+            return None
         external = slots.flow.external
         dtype = NUMPY_BY_NAME[external.element.data]
-        tensor = np.ascontiguousarray(self.store[external.external_name.data], dtype).reshape(-1).view(np.uint8)
-        raw, ends = slots.pieces(tensor)
-        return in_slots(*compress_all(raw, ends, dtype.itemsize, self.codec), ALIGNMENT_BYTES)
+        tensor = np.ascontiguousarray(self.store[external.external_name.data], dtype).reshape(-1)
+        pieces = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in slots.pieces(tensor.view(f"u{dtype.itemsize}"))]
+        ends = np.cumsum([len(each) for each in pieces])
+        return in_slots(*compress_all(np.concatenate(pieces), ends, dtype.itemsize, self.codec), ALIGNMENT_BYTES)
 
     def declare(self, data: Bytes, key: Key) -> ExternalOp:
         """The external of a tensor in blocks: `[slots, bytes]`."""
         original = key[0]
         element: p.Element = original.element.data  # type: ignore[assignment]  # verified
         stored = data.reshape(-1).view(NUMPY_BY_NAME[element])
-        name = self.keep(f"{original.external_name.data}:{self.codec}", stored)
+        is_scaled = bool(data.size) and data[0, 0] == SCALED
+        form = "stored" if is_scaled else self.codec
+        name = self.keep(f"{original.external_name.data}:{form}", stored)
         external = ExternalOp(name, "weight", data.size, value_of(original.shape), element)
         block = original.parent
         assert block is not None
         block.insert_op_after(external, original)
+        if is_scaled:
+            self.scaled_ones.add(external)
         self.made[key] = external, data.shape[1]
         return external
 

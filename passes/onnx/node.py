@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr, f32
+from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr
 from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.irdl import IRDLOperation
 
@@ -91,11 +91,13 @@ class Network:
             self.unsigned.add(value)
         return value
 
-    def dequantized(self, integers: Array, scales: Array, zeros: Array, axis: int, key: str) -> SSAValue:
-        """An f32 constant that knows the integers it came from."""
-        found = Dequantised(np.ascontiguousarray(integers), scales, zeros, axis)
-        op = g.WeightOp(self.store.add(key, lambda: found.values), g.tensor_type(f32, integers.shape))
-        note(op, self.store, found)
+    def dequantized(self, found: Dequantised, key: str) -> SSAValue:
+        """A constant that knows the integers it came from."""
+        dtype = numpy_of(self.element)
+        op = g.WeightOp(
+            self.store.add(key, lambda: found.values.astype(dtype)), g.tensor_type(self.element, found.integers.shape)
+        )
+        note(op, self.store, op.key.data, found)
         return self.emit(op, key)
 
     def _constant(self, array: Array, converted: Array, element: Attribute, key: str) -> SSAValue:

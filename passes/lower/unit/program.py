@@ -134,7 +134,9 @@ class Declarations:
     def weight(self, op: g.WeightOp) -> SSAValue:
         key = op.key.data
         if key not in self.weights:
-            self.weights[key] = self.external(key, "weight", op.result, None)
+            buffer = self.weights[key] = self.external(key, "weight", op.result, None)
+            if m.INTEGERS in op.attributes:
+                buffer.owner.attributes[m.INTEGERS] = op.attributes[m.INTEGERS]
         return self.weights[key]
 
     def external(self, name: str, kind: ExternalClass, value: SSAValue, model_dtype: str | None) -> SSAValue:
