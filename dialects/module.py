@@ -25,6 +25,7 @@
 | `part_of_sum` | product, tile computation | unit: the next product adds the rest | policy `optimal` | report |
 | `carry` | attention | string: the type of its scores | `frustum-graph-expand-attention` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
+| `held_run` | weight | integer: input channels of a piece are a multiple of it | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
 | `cost_parts` | unit | integers | planners of units | lowering of units |
@@ -70,6 +71,7 @@ RANGE = "frustum.range"
 SCALE = "frustum.scale"
 INTEGERS = "frustum.integers"
 HELD_BYTES = "frustum.held_bytes"
+HELD_RUN = "frustum.held_run"
 STREAMED = "frustum.streamed"
 CARRY = "frustum.carry"
 PART_OF_SUM = "frustum.part_of_sum"

@@ -24,7 +24,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div, replaced
-from frustum.dialects.module import HELD_BYTES, JOINT, PART_OF_SUM
+from frustum.dialects.module import HELD_BYTES, HELD_RUN, JOINT, PART_OF_SUM
 from frustum.passes.analysis.layer import layer_of
 from frustum.passes.analysis.module import element_bytes, node_name, sole_reader, value_bytes
 from frustum.passes.dequantised import Dequantised, follow, joined
@@ -260,6 +260,7 @@ class PartWriter:
         dims = replaced(shape, axis, sum(stop - first for first, stop in ranges))
         part = g.WeightOp(self.store.add(f"{keys[0]}/{ranges[0][0]}", taken), g.tensor_type(element, dims))
         follow(part, [whole.owner for whole in wholes], self.store, partial(joined_parts, axis, ranges))
+        part.attributes.update({name: at[name] for name in (HELD_RUN,) if name in (at := wholes[0].owner.attributes)})
         if is_measured:
             part.attributes[HELD_BYTES] = IntegerAttr(held, i64)
         return self.insert(part, self.last)
