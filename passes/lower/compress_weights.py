@@ -54,7 +54,7 @@ def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
     """Put what gets smaller by it into a stored form; what the report says of that, None where nothing was asked for."""
     before = ws.weights_of(program)
     raw, expanded = Counter[str](), Counter[str]()
-    for external, flow in list(ws.flows(program)):
+    for external, flow in list(ws.loads(program)):
         is_stored = INTEGERS in external.attributes
         if blocks.codec == "none" and not is_stored:
             continue

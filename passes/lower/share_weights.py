@@ -58,7 +58,7 @@ class ShareWeights(ModulePass):
         for program in programs:
             blocks = ws.Blocks(store_of(op), target, "raw")
             before = ws.weights_of(program)
-            for _, flow in list(ws.flows(program)):
+            for flow in list(ws.flows(program)):
                 _bring(flow, blocks, target)
             blocks.settle(before)
             spread = 0

@@ -55,8 +55,13 @@ class Flow:
     fill: CopyOp
 
 
-def flows(program: ProgramOp) -> Iterator[tuple[ExternalOp, Flow | None]]:
+def flows(program: ProgramOp) -> Iterator[Flow | None]:
     """Each load of weights that are not in slots; None where what follows it is not a single fill in its own shape."""
+    return (flow for _, flow in loads(program))
+
+
+def loads(program: ProgramOp) -> Iterator[tuple[ExternalOp, Flow | None]]:
+    """The same, with the weights."""
     for op in program.walk():
         if isinstance(op, CopyOp) and isinstance(op.src.owner, ExternalOp):
             external = op.src.owner
