@@ -25,7 +25,7 @@
 | `part_of_sum` | product, tile computation | unit: the next product adds the rest | policy `optimal` | report |
 | `carry` | attention | string: the type of its scores | `frustum-graph-expand-attention` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
-| `held_run` | weight | integer: input channels of a piece are a multiple of it | `frustum-graph-measure-weights` | planner |
+| `held_run` | weight | two integers: input channels of a piece are a multiple of the first, and no fewer than the second | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
 | `cost_parts` | unit | integers | planners of units | lowering of units |

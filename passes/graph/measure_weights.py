@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 from xdsl.context import Context
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, i64
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
@@ -63,8 +63,8 @@ class MeasureWeights(ModulePass):
                     known[key] = self.measured(weight, store, most)
                 if known[key] < raw_bytes(weight):
                     run = run_of(weight, store)
-                    if run > 1:
-                        weight.attributes[HELD_RUN] = IntegerAttr(run, i64)
+                    if run != (1, 1):
+                        weight.attributes[HELD_RUN] = DenseArrayBase.from_list(i64, run)
                     weight.attributes[HELD_BYTES] = IntegerAttr(known[key], i64)
 
 
@@ -89,21 +89,21 @@ def is_of_products(weight: g.WeightOp) -> bool:
     )
 
 
-def run_of(weight: g.WeightOp, store: WeightStore) -> int:
-    """Input channels whose integers take so much that scales which pieces repeat, and what blocks add, are little."""
+def run_of(weight: g.WeightOp, store: WeightStore) -> tuple[int, int]:
+    """Input channels that share a scale; and how many have integers that take so much that scales which pieces repeat,
+    and what blocks add, are little."""
     found = noted_at(weight, store)
     if found is None or found.bits not in BITS:
-        return 1
-    shape, runs = g.shape_of(weight.result), [1]
+        return 1, 1
+    taps, runs = prod(g.shape_of(weight.result)[2:]), [(1, 1)]
     for use in weight.result.uses:
         op = use.operation
         axis = 0 if isinstance(op, g.MatmulOp) and not op.trans_b else 1
-        taps = prod(shape[2:])
         is_shared = axis != found.axis or found.scales.size == 1
         scale_bytes = found.scales.dtype.itemsize if is_shared and not found.block else 0
         least = max(LEAST_RUN, LITTLE * 8 * scale_bytes // found.bits)
         block = found.block if found.axis == axis and found.block else 1
-        runs.append(aligned(ceil_div(least, taps), block))
+        runs.append((block, ceil_div(least, taps)))
     return max(runs)
 
 

@@ -42,10 +42,12 @@ class CompressWeights(ModulePass):
     name = "frustum-lower-compress-weights"
 
     codec: Codec | Literal["none"] = "auto"
+    even: bool = False
+    """Whether every slot of a tensor has the same size, as `frustum-lower-share-weights` asks for."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
-            done = compress(program, ws.Blocks(store_of(op), target_of(op), self.codec))
+            done = compress(program, ws.Blocks(store_of(op), target_of(op), self.codec, self.even))
             if done is not None:
                 op.attributes[COMPRESSION] = StringAttr(json.dumps(done))
 
@@ -81,7 +83,7 @@ def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
     }
 
 
-def is_smaller(slots: ws.Slots, slot_bytes: int) -> bool:
+def is_smaller(slots: ws.Slots, places: ws.Places) -> bool:
     """Whether less is moved and held than without blocks."""
-    run_bytes = slots.run_slots * slot_bytes
+    run_bytes = places.run_bytes
     return run_bytes * slots.runs < slots.loaded_bytes and run_bytes <= slots.flow.held.bytes.value.data

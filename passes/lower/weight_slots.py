@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
-from frustum.dialects.extents import ALIGNMENT_BYTES
+from frustum.dialects.extents import ALIGNMENT_BYTES, aligned
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import attribute_of, integer, integers, value_of
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
-from frustum.dialects.weights.codec import Codec, compress_all, in_slots
+from frustum.dialects.weights.codec import Codec, compress_all
 from frustum.dialects.weights.scaled import BITS, SCALED, Piece, pack
 from frustum.passes.dequantised import noted_at
 from frustum.passes.lower.executions import Ints, coefficients, enclosing_counts
@@ -247,7 +247,46 @@ def _index(number: int) -> p.Affine:
     return p.Affine(cluster=1) if number == CLUSTER else p.Affine(core=1)
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where the blocks of a run lie: a slot has `slot_bytes`, `steps` are bytes by fast index, and a run ends where its
+    last slot does.  A slot may begin where the block before it ends."""
+
+    slot_bytes: int
+    steps: tuple[int, ...]
+    run_bytes: int
+
+    @staticmethod
+    def of(slots: Slots, sizes: Ints, *, even: bool) -> Places:
+        """For blocks of so many bytes, `[runs, slots of a run]`: one behind the other, or `even` in steps of a slot."""
+        counts = [slots.sizes[index] for index in slots.fast]
+        slot, steps = int(sizes.max()), [0] * len(counts)
+        inside = np.zeros(prod(counts), np.int64)
+        inside[: sizes.shape[1]] = slot if even else sizes.max(axis=0)
+        inside = inside.reshape(counts)
+        for nth in reversed(range(len(counts))):
+            steps[nth] = int(inside[..., :-1].max(initial=0))
+            ends = inside + np.arange(counts[nth]) * steps[nth]
+            inside = np.where(inside > 0, ends, 0).max(axis=-1)
+        own = Places(slot, tuple(steps), 0)
+        last = own.offsets(slots)[: sizes.shape[1]][(sizes > 0).any(axis=0)].max(initial=0)
+        return Places(slot, tuple(steps), int(last) + slot)
+
+    def offsets(self, slots: Slots) -> Ints:
+        """Bytes from the start of a run to each of its slots."""
+        counts = [slots.sizes[index] for index in slots.fast]
+        indices = np.indices(counts).reshape(len(counts), prod(counts))
+        found: Ints = np.array(self.steps, np.int64) @ indices
+        return found
+
+    def offset(self, slots: Slots) -> p.Affine:
+        """The same as a function of the indices."""
+        return sum((_index(k) * step for k, step in zip(slots.fast, self.steps, strict=True)), p.Affine())
+
+
 Key = tuple[ExternalOp, bytes]
+Blocked = tuple[Bytes, Ints]
+"""Blocks one behind the other, and where each ends."""
 
 
 @dataclass
@@ -258,34 +297,40 @@ class Blocks:
     target: Target
     codec: Codec | Literal["none", "raw"]
     """With `none`, and with any codec where that is smaller, weights that are dequantised stay integers with scales."""
+    even: bool = False
+    """Whether every block has a slot of the same size."""
     scaled_ones: set[ExternalOp] = field(default_factory=set)
-    made: dict[Key, tuple[ExternalOp, int]] = field(default_factory=dict)
-    """Tensors of blocks by the original and the places of its pieces; with the bytes of a slot."""
+    made: dict[Key, tuple[ExternalOp, Places]] = field(default_factory=dict)
+    """Tensors of blocks by the original and the places of its pieces; with those of the blocks."""
 
-    def bring(self, flow: Flow, is_worth: Callable[[Slots, int], bool]) -> None:
-        """Rewrite one flow; StaysRaw where that is not possible, or not worth it with slots of so many bytes."""
+    def bring(self, flow: Flow, is_worth: Callable[[Slots, Places], bool]) -> None:
+        """Rewrite one flow; StaysRaw where that is not possible, or not worth it with blocks in these places."""
         slots = Slots(flow, self.target.chip.clusters, self.target.cluster.cores)
         if not slots.runs:
             raise StaysRaw("nothing is loaded")
         places = (slots.is_full.shape, slots.tensor_start, flow.load.src_view.data.strides)
         key = flow.external, b"".join(part.tobytes() for part in slots.ranges) + repr(places).encode()
         known = self.made.get(key)
-        data = self.smallest(slots) if known is None else np.empty((0, known[1]), np.uint8)
-        slot_bytes = data.shape[1]
-        if not is_worth(slots, slot_bytes):
+        form, places = self.smallest(slots) if known is None else (None, known[1])
+        if not is_worth(slots, places):
             raise StaysRaw("is not smaller")
-        external = self.declare(data, key) if known is None else known[0]
-        rewrite(flow, slots, external, slot_bytes)
+        external = self.declare(slots, form, places, key) if form is not None else self.made[key][0]
+        rewrite(flow, slots, external, places)
 
-    def smallest(self, slots: Slots) -> Bytes:
-        """The pieces as blocks, `[slots, bytes]`, in the form that makes slots smallest."""
-        found = [make(slots) for make in (self.scaled, self.blocks)]
-        forms = [data for data in found if data is not None]
+    def smallest(self, slots: Slots) -> tuple[Blocked, Places]:
+        """The pieces as blocks, in the form that makes runs smallest, and where they lie."""
+        forms = [form for make in (self.scaled, self.blocks) if (form := make(slots)) is not None]
         if not forms:
             raise StaysRaw("has no stored form")
-        return min(forms, key=lambda data: data.shape[1])
+        placed = [(form, Places.of(slots, self.sizes(slots, form), even=self.even)) for form in forms]
+        return min(placed, key=lambda each: each[1].run_bytes)
 
-    def scaled(self, slots: Slots) -> Bytes | None:
+    def sizes(self, slots: Slots, form: Blocked) -> Ints:
+        """Bytes that each block takes, `[runs, slots of a run]`; none where there is no piece."""
+        sizes = aligned(np.diff(form[1], prepend=0), ALIGNMENT_BYTES).reshape(slots.runs, slots.run_slots)
+        return np.where(slots.is_full[: slots.runs, : slots.run_slots], sizes, 0)
+
+    def scaled(self, slots: Slots) -> Blocked | None:
         """Pieces as integers with scales; None for weights that are not computed from such."""
         found = noted_at(slots.flow.external, self.store) if self.codec != "raw" else None
         if found is None or found.bits not in BITS:
@@ -294,34 +339,39 @@ class Blocks:
         both = zip(slots.pieces(found.integers), slots.pieces(found.numbers), strict=True)
         width = slots.element_bytes
         made = [pack(Piece(q, numbers, found.scales.reshape(-1), zeros, found.bits), width) for q, numbers in both]
-        return in_slots(np.concatenate(made), np.cumsum([len(each) for each in made]), ALIGNMENT_BYTES)
+        return np.concatenate(made), np.cumsum([len(each) for each in made])
 
-    def blocks(self, slots: Slots) -> Bytes | None:
+    def blocks(self, slots: Slots) -> Blocked | None:
         """Pieces compressed without loss, or raw ones; None where that is not asked for."""
         if self.codec == "none":
             return None
         external = slots.flow.external
         dtype = NUMPY_BY_NAME[external.element.data]
-        tensor = np.ascontiguousarray(self.store[external.external_name.data], dtype).reshape(-1)
-        pieces = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in slots.pieces(tensor.view(f"u{dtype.itemsize}"))]
+        tensor = np.ascontiguousarray(self.store[external.external_name.data], dtype).view(f"u{dtype.itemsize}")
+        pieces = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in slots.pieces(tensor)]
         ends = np.cumsum([len(each) for each in pieces])
-        return in_slots(*compress_all(np.concatenate(pieces), ends, dtype.itemsize, self.codec), ALIGNMENT_BYTES)
+        return compress_all(np.concatenate(pieces), ends, dtype.itemsize, self.codec)
 
-    def declare(self, data: Bytes, key: Key) -> ExternalOp:
-        """The external of a tensor in blocks: `[slots, bytes]`."""
-        original = key[0]
+    def declare(self, slots: Slots, form: Blocked, places: Places, key: Key) -> ExternalOp:
+        """The external of a tensor in blocks: its runs one behind the other."""
+        (blocks, ends), original, offsets = form, key[0], places.offsets(slots).tolist()
+        data = np.zeros((slots.runs, places.run_bytes), np.uint8)
+        full = slots.is_full[: slots.runs, : slots.run_slots].ravel().tolist()
+        for number, (is_full, end, start) in enumerate(zip(full, ends.tolist(), [0, *ends.tolist()], strict=False)):
+            if is_full:
+                run, slot = divmod(number, slots.run_slots)
+                data[run, offsets[slot] : offsets[slot] + end - start] = blocks[start:end]
         element: p.Element = original.element.data  # type: ignore[assignment]  # verified
         stored = data.reshape(-1).view(NUMPY_BY_NAME[element])
-        is_scaled = bool(data.size) and data[0, 0] == SCALED
-        form = "stored" if is_scaled else self.codec
-        name = self.keep(f"{original.external_name.data}:{form}", stored)
+        is_scaled = blocks[0] == SCALED
+        name = self.keep(f"{original.external_name.data}:{'stored' if is_scaled else self.codec}", stored)
         external = ExternalOp(name, "weight", data.size, value_of(original.shape), element)
         block = original.parent
         assert block is not None
         block.insert_op_after(external, original)
         if is_scaled:
             self.scaled_ones.add(external)
-        self.made[key] = external, data.shape[1]
+        self.made[key] = external, places
         return external
 
     def keep(self, stem: str, stored: Array) -> str:
@@ -348,10 +398,10 @@ class Blocks:
             external.erase()
 
 
-def rewrite(flow: Flow, slots: Slots, external: ExternalOp, slot_bytes: int) -> None:
+def rewrite(flow: Flow, slots: Slots, external: ExternalOp, places: Places) -> None:
     """The load moves slots, the fill expands them, the buffer holds a run of them."""
     element, size = flow.load.src_view.data.element, slots.element_bytes
-    run = slots.run_slots * slot_bytes // size
+    run = places.run_bytes // size
     place = slots.number(slots.slow) * run
     one = p.Span(p.Affine(), 1, 1)
     strides = (0, 0, 0, size)
@@ -365,8 +415,8 @@ def rewrite(flow: Flow, slots: Slots, external: ExternalOp, slot_bytes: int) -> 
     flow.held.properties["bytes"] = integer(run * size)
     _set(
         flow.fill,
-        src_view=p.View(element, slots.number(slots.fast) * slot_bytes, (0, 0, 0, 0)),
-        expand=slot_bytes,
+        src_view=p.View(element, places.offset(slots), (0, 0, 0, 0)),
+        expand=places.slot_bytes,
     )
 
 

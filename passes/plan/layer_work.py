@@ -64,8 +64,8 @@ class LayerWork:
     are_outputs_apart: bool = True  # the weights of an output channel follow each other in DRAM
     has_images: bool = False
     """The map has several images."""
-    run: int = 1
-    """Input channels of a piece are a multiple of so many, or all."""
+    run: tuple[int, int] = (1, 1)
+    """Input channels of a piece are a multiple of the first and no fewer than the second, or all."""
     attention: AttentionLayer | None = None
     """Its numbers, where it is attention."""
 

@@ -67,7 +67,8 @@ def product_choices(
     channels = [work.channels] if is_grouped else halves(inputs)
     if residency == "stream" and not is_grouped:
         channels = sorted({*channels, *filling_inputs(work, target, extents[1], inputs)}, reverse=True)
-    channels = sorted({min(aligned(each, work.run), inputs) for each in channels}, reverse=True)
+    grain, least = work.run
+    channels = sorted({min(aligned(max(each, least), grain), inputs) for each in channels}, reverse=True)
     return tuple(map(tuple, (*extents, channels)))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from xdsl.dialects.builtin import IntegerAttr, StringAttr
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -98,7 +98,7 @@ def layer_of(op: Operation) -> Layer:
         keeps_sums_wide=op.attributes.get(CARRY) == StringAttr("f32"),
         accumulator_bytes=ELEMENT_BYTES[accumulator],
         held=(1, 1) if layer.weight is None else held_of(op.operands[layer.weight]),
-        held_run=1 if layer.weight is None else held_run_of(op.operands[layer.weight]),
+        held_run=(1, 1) if layer.weight is None else held_run_of(op.operands[layer.weight]),
     )
 
 
@@ -110,7 +110,10 @@ def held_of(weights: SSAValue) -> tuple[int, int]:
     return own.value.data, value_bytes(weights)
 
 
-def held_run_of(weights: SSAValue) -> int:
-    """What input channels of a piece of these weights are a multiple of."""
+def held_run_of(weights: SSAValue) -> tuple[int, int]:
+    """What input channels of a piece of these weights are a multiple of, and how many they are at least."""
     run = weights.owner.attributes.get(HELD_RUN) if isinstance(weights.owner, g.WeightOp) else None
-    return run.value.data if isinstance(run, IntegerAttr) else 1
+    if not isinstance(run, DenseArrayBase):
+        return 1, 1
+    grain, least = map(int, run.get_values())
+    return grain, least

@@ -61,8 +61,9 @@ class Layer:
     """Operands that are read as weights are, in blocks while it computes, though other layers may make them."""
     held: tuple[int, int] = (1, 1)
     """Bytes that SRAM and DRAM hold of so many bytes of weights: fewer where these are in a stored form."""
-    held_run: int = 1
-    """Input channels of a piece of weights are a multiple of so many, lest pieces repeat each other's scales."""
+    held_run: tuple[int, int] = (1, 1)
+    """Input channels of a piece of weights are a multiple of the first and no fewer than the second, lest pieces repeat
+    each other's scales."""
 
     @cached_property
     def work_dims(self) -> Extents:
