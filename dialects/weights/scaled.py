@@ -40,6 +40,8 @@ Bytes: TypeAlias = NDArray[np.uint8]
 Ints: TypeAlias = NDArray[np.int64]
 
 SCALED = 4
+STORED = "stored"
+"""What ends the names of tensors of such blocks."""
 RANK = 4
 BITS = (2, 4, 8, 16)
 SCALE_TYPES: tuple[np.dtype[Any] | None, ...] = (

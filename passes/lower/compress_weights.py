@@ -61,7 +61,7 @@ def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
         if blocks.codec == "none" and not is_stored:
             continue
         try:
-            if flow is None:
+            if flow is None or not (is_stored or ws.to_wram(flow.fill)):
                 raise ws.StaysRaw("goes another way")
             blocks.bring(flow, is_smaller)
         except ws.StaysRaw as reason:

@@ -25,11 +25,11 @@ from frustum.dialects.extents import ALIGNMENT_BYTES, aligned
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import attribute_of, integer, integers, value_of
-from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.operations import LOCAL, CopyOp
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import Codec, compress_all
-from frustum.dialects.weights.scaled import BITS, SCALED, Piece, pack
+from frustum.dialects.weights.scaled import BITS, SCALED, STORED, Piece, pack
 from frustum.passes.dequantised import noted_at
 from frustum.passes.lower.executions import Ints, coefficients, enclosing_counts
 from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore
@@ -56,12 +56,17 @@ class Flow:
 
 
 def flows(program: ProgramOp) -> Iterator[Flow | None]:
-    """Each load of weights that are not in slots; None where what follows it is not a single fill in its own shape."""
-    return (flow for _, flow in loads(program))
+    """Each load of weights that are not in slots; None where what follows it is not a single fill of WRAM in its own
+    shape."""
+    return (flow if flow is not None and to_wram(flow.fill) else None for _, flow in loads(program))
+
+
+def to_wram(fill: CopyOp) -> bool:
+    return isinstance(fill.dst.type, BufferType) and fill.dst.type.memory == "wram"
 
 
 def loads(program: ProgramOp) -> Iterator[tuple[ExternalOp, Flow | None]]:
-    """The same, with the weights."""
+    """The same, with the weights, and with fills of NRAM."""
     for op in program.walk():
         if isinstance(op, CopyOp) and isinstance(op.src.owner, ExternalOp):
             external = op.src.owner
@@ -85,7 +90,7 @@ def _flow(external: ExternalOp, load: CopyOp) -> Flow | None:
     if not isinstance(fill, CopyOp) or fill.dst is held.buffer or not isinstance(fill.dst.type, BufferType):
         return None
     plain = all(copy.fill is None and copy.src_view.data.wrap is None for copy in (load, fill))
-    return Flow(external, load, held, fill) if plain and fill.dst.type.memory == "wram" else None
+    return Flow(external, load, held, fill) if plain and fill.dst.type.memory in LOCAL else None
 
 
 @dataclass(frozen=True)
@@ -364,7 +369,7 @@ class Blocks:
         element: p.Element = original.element.data  # type: ignore[assignment]  # verified
         stored = data.reshape(-1).view(NUMPY_BY_NAME[element])
         is_scaled = blocks[0] == SCALED
-        name = self.keep(f"{original.external_name.data}:{'stored' if is_scaled else self.codec}", stored)
+        name = self.keep(f"{original.external_name.data}:{STORED if is_scaled else self.codec}", stored)
         external = ExternalOp(name, "weight", data.size, value_of(original.shape), element)
         block = original.parent
         assert block is not None
