@@ -56,14 +56,14 @@ def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
     """Put what gets smaller by it into a stored form; what the report says of that, None where nothing was asked for."""
     before = ws.weights_of(program)
     raw, expanded = Counter[str](), Counter[str]()
-    for external, flow in list(ws.loads(program)):
+    for external, ways in list(ws.loads(program)):
         is_stored = INTEGERS in external.attributes
         if blocks.codec == "none" and not is_stored:
             continue
         try:
-            if flow is None or not (is_stored or ws.to_wram(flow.fill)):
+            if not ways or not (is_stored or (len(ways) == 1 and ws.to_wram(ways[0].fill))):
                 raise ws.StaysRaw("goes another way")
-            blocks.bring(flow, is_smaller)
+            blocks.bring(ways, is_smaller)
         except ws.StaysRaw as reason:
             (expanded if is_stored else raw)[str(reason)] += 1
     blocks.settle(before)

@@ -90,7 +90,7 @@ def _bring(flow: ws.Flow | None, blocks: ws.Blocks, target: Target) -> None:
 
     if flow is not None and flow.load.multicast is not None:
         try:
-            blocks.bring(flow, is_worth)
+            blocks.bring([flow], is_worth)
         except ws.StaysRaw:
             return
 

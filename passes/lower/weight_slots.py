@@ -58,20 +58,20 @@ class Flow:
 def flows(program: ProgramOp) -> Iterator[Flow | None]:
     """Each load of weights that are not in slots; None where what follows it is not a single fill of WRAM in its own
     shape."""
-    return (flow if flow is not None and to_wram(flow.fill) else None for _, flow in loads(program))
+    return (ways[0] if len(ways) == 1 and to_wram(ways[0].fill) else None for _, ways in loads(program))
 
 
 def to_wram(fill: CopyOp) -> bool:
     return isinstance(fill.dst.type, BufferType) and fill.dst.type.memory == "wram"
 
 
-def loads(program: ProgramOp) -> Iterator[tuple[ExternalOp, Flow | None]]:
-    """The same, with the weights, and with fills of NRAM."""
+def loads(program: ProgramOp) -> Iterator[tuple[ExternalOp, list[Flow]]]:
+    """The same weights, and of each load the ways to its fills, those of NRAM too; none where there are others."""
     for op in program.walk():
         if isinstance(op, CopyOp) and isinstance(op.src.owner, ExternalOp):
             external = op.src.owner
             if external.class_.data == "weight" and not is_compressed(external.buffer):
-                yield external, _flow(external, op)
+                yield external, _ways(external, op)
 
 
 def is_compressed(weights: SSAValue) -> bool:
@@ -81,16 +81,20 @@ def is_compressed(weights: SSAValue) -> bool:
     return any(isinstance(user, CopyOp) and user.expand is not None for user in users)
 
 
-def _flow(external: ExternalOp, load: CopyOp) -> Flow | None:
+def _ways(external: ExternalOp, load: CopyOp) -> list[Flow]:
     held, users = load.dst.owner, [use.operation for use in load.dst.uses]
-    fills = [user for user in users if user is not load]
-    if not isinstance(held, AllocOp) or held.parent is not load.parent or len(fills) != 1:
-        return None
-    fill = fills[0]
-    if not isinstance(fill, CopyOp) or fill.dst is held.buffer or not isinstance(fill.dst.type, BufferType):
-        return None
-    plain = all(copy.fill is None and copy.src_view.data.wrap is None for copy in (load, fill))
-    return Flow(external, load, held, fill) if plain and fill.dst.type.memory in LOCAL else None
+    if not isinstance(held, AllocOp) or held.parent is not load.parent or not is_plain(load):
+        return []
+    fills = [user for user in users if isinstance(user, CopyOp) and user.dst is not held.buffer and is_plain(user)]
+    in_cores = [f for f in fills if isinstance(f.dst.type, BufferType) and f.dst.type.memory in LOCAL]
+    return [Flow(external, load, held, fill) for fill in in_cores] if len(in_cores) == len(users) - 1 else []
+
+
+def is_plain(copy: CopyOp) -> bool:
+    return copy.fill is None and copy.src_view.data.wrap is None
+
+
+Key = tuple[ExternalOp, bytes]
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,13 @@ class Slots:
     def element_bytes(self) -> int:
         return p.ELEMENT_BYTES[self.flow.load.src_view.data.element]
 
+    @property
+    def key(self) -> Key:
+        """What tells the slots of one tensor from others of it."""
+        counts = [self.sizes[index] for index in self.indices]
+        places = (len(self.slow), counts, self.tensor_start, self.flow.load.src_view.data.strides)
+        return self.flow.external, b"".join(part.tobytes() for part in self.ranges) + repr(places).encode()
+
     def number(self, indices: Sequence[int]) -> p.Affine:
         """The number that these indices make, the last the fastest."""
         total, step = p.Affine(), 1
@@ -289,7 +300,6 @@ class Places:
         return sum((_index(k) * step for k, step in zip(slots.fast, self.steps, strict=True)), p.Affine())
 
 
-Key = tuple[ExternalOp, bytes]
 Blocked = tuple[Bytes, Ints]
 """Blocks one behind the other, and where each ends."""
 
@@ -308,19 +318,24 @@ class Blocks:
     made: dict[Key, tuple[ExternalOp, Places]] = field(default_factory=dict)
     """Tensors of blocks by the original and the places of its pieces; with those of the blocks."""
 
-    def bring(self, flow: Flow, is_worth: Callable[[Slots, Places], bool]) -> None:
-        """Rewrite one flow; StaysRaw where that is not possible, or not worth it with blocks in these places."""
-        slots = Slots(flow, self.target.chip.clusters, self.target.cluster.cores)
+    def bring(self, flows: Sequence[Flow], is_worth: Callable[[Slots, Places], bool]) -> None:
+        """Rewrite a load with its fills; StaysRaw where that is not possible, or not worth it with blocks in these
+        places."""
+        each = [Slots(flow, self.target.chip.clusters, self.target.cluster.cores) for flow in flows]
+        keys = {slots.key for slots in each}
+        if len(keys) > 1:
+            raise StaysRaw("two readers have other pieces")
+        (key,), slots = keys, each[0]
         if not slots.runs:
             raise StaysRaw("nothing is loaded")
-        places = (slots.is_full.shape, slots.tensor_start, flow.load.src_view.data.strides)
-        key = flow.external, b"".join(part.tobytes() for part in slots.ranges) + repr(places).encode()
         known = self.made.get(key)
         form, places = self.smallest(slots) if known is None else (None, known[1])
         if not is_worth(slots, places):
             raise StaysRaw("is not smaller")
         external = self.declare(slots, form, places, key) if form is not None else self.made[key][0]
-        rewrite(flow, slots, external, places)
+        rewrite_load(slots, external, places)
+        for own in each:
+            rewrite_fill(own, places)
 
     def smallest(self, slots: Slots) -> tuple[Blocked, Places]:
         """The pieces as blocks, in the form that makes runs smallest, and where they lie."""
@@ -403,8 +418,9 @@ class Blocks:
             external.erase()
 
 
-def rewrite(flow: Flow, slots: Slots, external: ExternalOp, places: Places) -> None:
-    """The load moves slots, the fill expands them, the buffer holds a run of them."""
+def rewrite_load(slots: Slots, external: ExternalOp, places: Places) -> None:
+    """The load moves slots, the buffer holds a run of them."""
+    flow = slots.flow
     element, size = flow.load.src_view.data.element, slots.element_bytes
     run = places.run_bytes // size
     place = slots.number(slots.slow) * run
@@ -418,8 +434,13 @@ def rewrite(flow: Flow, slots: Slots, external: ExternalOp, places: Places) -> N
     )
     flow.load.operands[0] = external.buffer
     flow.held.properties["bytes"] = integer(run * size)
+
+
+def rewrite_fill(slots: Slots, places: Places) -> None:
+    """The fill expands the block of its slot."""
+    element = slots.flow.fill.src_view.data.element
     _set(
-        flow.fill,
+        slots.flow.fill,
         src_view=p.View(element, places.offset(slots), (0, 0, 0, 0)),
         expand=places.slot_bytes,
     )
