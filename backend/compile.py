@@ -39,6 +39,7 @@ from frustum.dialects.isa.sync import ExternalOp
 from frustum.dialects.target.fit import CODE, DoesNotFit, OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import target_of, value_bytes
+from frustum.passes.dequantised import is_packed
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, store_of
@@ -291,7 +292,7 @@ def is_easier(error: DoesNotFit, ahead: list[bool], keeps: list[tuple[bool, bool
 
 def has_stored(module: ModuleOp) -> bool:
     """Whether the model has weights as integers with scales, which may be sized as these."""
-    return any(isinstance(op, WeightOp) and m.INTEGERS in op.attributes for op in module.walk())
+    return any(isinstance(op, WeightOp) and is_packed(op) for op in module.walk())
 
 
 def has_kept(module: ModuleOp) -> bool:

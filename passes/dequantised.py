@@ -9,14 +9,14 @@ from math import gcd
 
 import numpy as np
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, StringAttr, i64
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.graph import WeightOp
-from frustum.dialects.module import INTEGERS
-from frustum.dialects.weights.scaled import dequantised, packed_bytes
+from frustum.dialects.module import EXPANDED, INTEGERS
+from frustum.dialects.weights.scaled import BITS, dequantised, packed_bytes
 from frustum.passes.weights import Array, WeightStore, numpy_of
 
 KEYS = ("integers", "scales", "zeros")
@@ -178,6 +178,21 @@ def noted_at(op: Operation, store: WeightStore) -> Dequantised | None:
     return Dequantised(arrays[0], arrays[1], arrays[2], axis, bits, block)
 
 
+def is_packed(op: Operation | Block) -> bool:
+    """Whether a weight, or a buffer of weights, is computed from integers of which a block has scales."""
+    noted = op.attributes.get(INTEGERS) if isinstance(op, Operation) else None
+    return isinstance(noted, DictionaryAttr) and isinstance(bits := noted.data["bits"], IntegerAttr) and (
+        bits.value.data in BITS
+    )
+
+
+def mark_expanded(new: Operation | Block, olds: Sequence[Operation | Block], reason: str) -> None:
+    """Note at a constant why it is no integers with scales any more, where any of these was."""
+    assert isinstance(new, Operation)
+    if any(map(is_packed, olds)):
+        new.attributes[EXPANDED] = StringAttr(reason)
+
+
 def dequantised_of(value: SSAValue | None, store: WeightStore) -> Dequantised | None:
     """What a constant was computed from; None for any other value."""
     return noted_at(value.owner, store) if value is not None and isinstance(value.owner, WeightOp) else None
@@ -188,8 +203,10 @@ def follow(
 ) -> None:
     """Note at a constant what it was computed from: a `change` of what each of these was, if all have that."""
     known = [noted_at(old, store) for old in olds]
-    found = None if None in known else change(*known)
-    if found is not None:
+    found = None if any(each is None for each in known) else change(*known)
+    if found is None:
+        mark_expanded(new, olds, "have scales that lie otherwise")
+    else:
         note(new, store, new.key.data, found)
 
 

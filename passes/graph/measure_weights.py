@@ -17,9 +17,8 @@ from frustum.dialects.extents import ALIGNMENT_BYTES, aligned, ceil_div
 from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import HELD_BYTES, HELD_RUN
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
-from frustum.dialects.weights.scaled import BITS
 from frustum.passes.analysis.module import element_of, target_of
-from frustum.passes.dequantised import noted_at
+from frustum.passes.dequantised import is_packed, noted_at
 from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore, store_of
 
 MATRIX_RANK = 2
@@ -71,7 +70,7 @@ class MeasureWeights(ModulePass):
     def measured(self, weight: g.WeightOp, store: WeightStore, most: int) -> int:
         """Bytes of a weight in slots, of pieces of so many bytes at most."""
         sizes, found = [raw_bytes(weight)], noted_at(weight, store)
-        if found is not None and found.bits in BITS:
+        if found is not None and is_packed(weight):
             sizes.append(int(found.stored_bytes * SPARE))
         if self.codec not in ("stored", "none"):
             kind = element_of(weight.result.type.element_type)
@@ -93,7 +92,7 @@ def run_of(weight: g.WeightOp, store: WeightStore) -> tuple[int, int]:
     """Input channels that share a scale; and how many have integers that take so much that scales which pieces repeat,
     and what blocks add, are little."""
     found = noted_at(weight, store)
-    if found is None or found.bits not in BITS:
+    if found is None or not is_packed(weight):
         return 1, 1
     taps, runs = prod(g.shape_of(weight.result)[2:]), [(1, 1)]
     for use in weight.result.uses:

@@ -12,9 +12,10 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from frustum.dialects.isa.sync import ProgramOp
-from frustum.dialects.module import COMPRESSION, INTEGERS
+from frustum.dialects.module import COMPRESSION, EXPANDED
 from frustum.dialects.weights.codec import Codec
 from frustum.passes.analysis.module import target_of
+from frustum.passes.dequantised import is_packed
 from frustum.passes.lower import weight_slots as ws
 from frustum.passes.weights import store_of
 
@@ -57,7 +58,10 @@ def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
     before = ws.weights_of(program)
     raw, expanded = Counter[str](), Counter[str]()
     for external, ways in list(ws.loads(program)):
-        is_stored = INTEGERS in external.attributes
+        is_stored = is_packed(external)
+        if (reason := external.attributes.get(EXPANDED)) is not None:
+            assert isinstance(reason, StringAttr)
+            expanded[reason.data] += 1
         if blocks.codec == "none" and not is_stored:
             continue
         try:

@@ -29,8 +29,8 @@ from frustum.dialects.isa.operations import LOCAL, CopyOp
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import Codec, compress_all
-from frustum.dialects.weights.scaled import BITS, SCALED, STORED, Piece, pack
-from frustum.passes.dequantised import noted_at
+from frustum.dialects.weights.scaled import SCALED, STORED, Piece, pack
+from frustum.passes.dequantised import is_packed, noted_at
 from frustum.passes.lower.executions import Ints, coefficients, enclosing_counts
 from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore
 
@@ -353,7 +353,7 @@ class Blocks:
     def scaled(self, slots: Slots) -> Blocked | None:
         """Pieces as integers with scales; None for weights that are not computed from such."""
         found = noted_at(slots.flow.external, self.store) if self.codec != "raw" else None
-        if found is None or found.bits not in BITS:
+        if found is None or not is_packed(slots.flow.external):
             return None
         zeros = found.zeros.reshape(-1) if found.has_zeros else None
         both = zip(slots.pieces(found.integers), slots.pieces(found.numbers), strict=True)

@@ -17,7 +17,7 @@ from xdsl.irdl import IRDLOperation
 from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import ActAttr
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.dequantised import Dequantised, note
+from frustum.passes.dequantised import Dequantised, mark_expanded, note
 from frustum.passes.errors import NotConstant, Refused
 from frustum.passes.onnx.images import Images
 from frustum.passes.weights import DEVICE_INTEGERS, Array, WeightStore, most_whole, numpy_of
@@ -132,6 +132,8 @@ class Node:
     network: Network
     opset: int
     name: str
+    read: list[g.WeightOp] = field(default_factory=list)
+    """Constants whose numbers its converter has asked for."""
 
     @property
     def op_type(self) -> str:
@@ -178,6 +180,7 @@ class Node:
         if isinstance(operand, np.ndarray):
             return operand
         if isinstance(operand, SSAValue) and isinstance(operand.owner, g.WeightOp):
+            self.read.append(operand.owner)
             return self.network.store[operand.owner.key.data]
         raise NotConstant(what, self.proto.input[index])
 
@@ -210,8 +213,11 @@ class Node:
         return self.network.emit(op, self.name)
 
     def weight(self, array: Array, suffix: str) -> SSAValue:
-        """A constant made by a converter."""
-        return self.network.weight(array, f"{self.name}/{suffix}")
+        """A constant made by a converter; one with axes is made from the constants that it has read."""
+        made = self.network.weight(array, f"{self.name}/{suffix}")
+        if array.ndim > 1:
+            mark_expanded(made.owner, self.read, f"are made anew by {self.op_type}")
+        return made
 
     def scalar(self, number: float, suffix: str) -> SSAValue:
         return self.weight(np.full((), number, np.float64), suffix)

@@ -25,8 +25,8 @@ ACCUMULATOR_BYTES = 4
 IN_TURN = (1, 2, 3, 0)
 """Dimensions that are dealt to the cores, in the order in which they are looked at."""
 
-SCALE_SHARE, MOST_PADDING = 1 / 8, 1 / 32
-"""Of weights with scales: what a scale takes of the weights that share it (f16 for 32 of 4 bits: 1/8), and what pieces
+SCALE_SHARE, MOST_PADDING = 1 / 4, 1 / 50
+"""Of weights with scales: what a scale takes of the weights that share it (at most: f32 for 32 of 4 bits), and what pieces
 may add to what the file has of them (a block of a language model, f16 on `default`: 1.032 without, 2026-11-27)."""
 
 

@@ -135,8 +135,8 @@ class Declarations:
         key = op.key.data
         if key not in self.weights:
             buffer = self.weights[key] = self.external(key, "weight", op.result, None)
-            if m.INTEGERS in op.attributes:
-                buffer.owner.attributes[m.INTEGERS] = op.attributes[m.INTEGERS]
+            known = {name: op.attributes[name] for name in (m.INTEGERS, m.EXPANDED) if name in op.attributes}
+            buffer.owner.attributes.update(known)
         return self.weights[key]
 
     def external(self, name: str, kind: ExternalClass, value: SSAValue, model_dtype: str | None) -> SSAValue:
