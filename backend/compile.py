@@ -33,11 +33,13 @@ from frustum.backend.pipeline import (
     weight_passes,
 )
 from frustum.dialects import module as m
+from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Element, Program
 from frustum.dialects.isa.sync import ExternalOp
 from frustum.dialects.target.fit import CODE, DoesNotFit, OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import target_of, value_bytes
+from frustum.passes.dequantised import is_packed
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, store_of
@@ -234,7 +236,7 @@ def fixed(
     after = [s for s in stops_after(stop) if s not in early]
     run.advance(module, before, choices)
     shares = [(share, choices.raw_sizes) for share in (SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1])]
-    if "tiled" in after and is_measured(choices):
+    if "tiled" in after and (is_measured(choices) or has_stored(module)) and not choices.raw_sizes:
         shares = [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]
     joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
     if choices.joined == 1:
@@ -286,6 +288,11 @@ def is_easier(error: DoesNotFit, ahead: list[bool], keeps: list[tuple[bool, bool
         keeps.pop(0)
         return True
     return False
+
+
+def has_stored(module: ModuleOp) -> bool:
+    """Whether the model has weights as integers with scales, which may be sized as these."""
+    return any(isinstance(op, WeightOp) and is_packed(op) for op in module.walk())
 
 
 def has_kept(module: ModuleOp) -> bool:

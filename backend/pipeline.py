@@ -268,7 +268,7 @@ def is_measured(choices: Choices) -> bool:
 
 def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
     if not is_measured(choices):
-        return (MeasureWeights(codec="none"),) if choices.raw_sizes else ()
+        return (MeasureWeights(codec="none" if choices.raw_sizes else "stored"),)
     assert choices.compression in CODECS, f"no codec is called {choices.compression}"
     return (MeasureWeights(codec=choices.compression),)
 
@@ -288,10 +288,8 @@ def section_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def weight_passes(choices: Choices) -> Sequence[ModulePass]:
     """What is done with weights beyond holding them as they are."""
-    found: list[ModulePass] = []
-    if choices.compression != "none":
-        assert choices.compression in CODECS, f"no codec is called {choices.compression}"
-        found.append(CompressWeights(codec=choices.compression))
+    assert choices.compression in ("none", *CODECS), f"no codec is called {choices.compression}"
+    found: list[ModulePass] = [CompressWeights(choices.compression, even=choices.weights == "shared")]
     if choices.weights == "shared":
         found.append(ShareWeights())
     return choices.edited(found)

@@ -4,7 +4,7 @@ A block stands for itself: whoever has its bytes, and knows how many it stands f
 
 | bytes | what |
 |---|---|
-| 0 | method: 0 raw, 1 zero runs, 2 Huffman codes, 3 Huffman codes of zero runs |
+| 0 | method: 0 raw, 1 zero runs, 2 Huffman codes, 3 Huffman codes of zero runs (4: `scaled.py`) |
 | 1 | bytes of an element: 1, 2, 4 or 8 |
 | 2, 3 | 0 |
 | 4 to 7 | bytes of the stream that follows, before Huffman coding (little endian) |

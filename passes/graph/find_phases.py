@@ -19,6 +19,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
 from frustum.passes.analysis.module import target_of
 from frustum.passes.graph.patterns.phase_slices import find_phase_slices
+from frustum.passes.dequantised import mark_expanded
 from frustum.passes.weights import Array, WeightStore, store_of
 
 CHANNELS = 1  # the axis of channels
@@ -230,6 +231,7 @@ def one_conv(
             store.add(owner.key.data + JOINED, build), g.tensor_type(g.tensor_of(values[0]).element_type, shape)
         )
         new.location = first.location
+        mark_expanded(new, [value.owner for value in values if value is not None], "are kernels put together")
         ops.append(new)
         return new.result
 

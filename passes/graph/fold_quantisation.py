@@ -268,8 +268,8 @@ class Folder:
         if layer.bias is None or not isinstance(layer.bias.owner, g.WeightOp):
             return None
         known = dequantised_of(layer.bias, self.store)
-        if known is not None and not known.zeros.any() and np.array_equal(
-            np.broadcast_to(known.scales, steps.shape), steps
+        if known is not None and known.is_by_channel and not known.zeros.any() and np.array_equal(
+            np.broadcast_to(known.scales.reshape(-1), steps.shape), steps
         ):
             return known.integers.astype(np.int32)
         counts = np.rint(self.store[layer.bias.owner.key.data].astype(np.float64) / steps)
@@ -284,12 +284,12 @@ class Folder:
             scale, zero = source.from_.data
             return Integers(source.x, np.asarray([scale], np.float32), np.asarray([zero]))
         known = dequantised_of(value, self.store)
-        if known is None or not _fits(known, element):
+        if known is None or not known.is_by_channel or not _fits(known, element):
             return None
         if (value, element) not in self.made:
             assert isinstance(value.owner, g.WeightOp)
             self.made[value, element] = _stored(self.store, value.owner, known.integers, element)
-        return Integers(self.made[value, element], known.scales, known.zeros, known.axis)
+        return Integers(self.made[value, element], known.scales.astype(np.float32).reshape(-1), known.zeros, known.axis)
 
     def _constant(self, at: Operation, array: Array, element: Attribute, suffix: str) -> SSAValue:
         key = self.store.add(f"{node_name(at) or at.name}/{suffix}~", np.ascontiguousarray(array))

@@ -215,6 +215,6 @@ def _quantise_constants(op: g.BinaryOp, store: WeightStore) -> None:
 def _noted(weight: g.WeightOp, store: WeightStore, found: Dequantised, at: Operation) -> SSAValue:
     new = g.WeightOp(store.add(f"{weight.key.data}~q", lambda: found.values), g.tensor_type(f32, found.integers.shape))
     new.location = weight.location
-    note(new, store, found)
+    note(new, store, new.key.data, found)
     Rewriter.insert_op(new, InsertPoint.before(at))
     return new.result

@@ -13,6 +13,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
+from frustum.passes.dequantised import follow
 from frustum.passes.weights import WeightStore, store_of
 
 TURNED = "^"
@@ -59,6 +60,7 @@ def turn(op: g.MatmulOp, store: WeightStore) -> None:
         store.add(key + TURNED, lambda: np.ascontiguousarray(store[key].T)),
         g.tensor_type(kind.element_type, g.shape_of(op.b)[::-1]),
     )
+    follow(new, [weight], store, lambda known: known.turned((1, 0)))
     new.location = weight.location
     Rewriter.insert_op(new, InsertPoint.before(weight))
     op.operands[1], op.trans_b = new.result, False

@@ -1,74 +1,93 @@
-"""The pass that holds weights compressed in DRAM and SRAM."""
+"""The pass that holds weights in a stored form in DRAM and SRAM."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from frustum.dialects.isa.sync import ProgramOp
-from frustum.dialects.module import COMPRESSION
+from frustum.dialects.module import COMPRESSION, EXPANDED
 from frustum.dialects.weights.codec import Codec
 from frustum.passes.analysis.module import target_of
+from frustum.passes.dequantised import is_packed
 from frustum.passes.lower import weight_slots as ws
 from frustum.passes.weights import store_of
 
 
 @dataclass(frozen=True)
 class CompressWeights(ModulePass):
-    """Keep weights compressed until they enter WRAM.
+    """Keep weights in a stored form until they enter WRAM or NRAM.
 
     Before: weights lie in DRAM as tensors; copies bring them, or parts, into SRAM, and from there piece by piece into
-    WRAM.  After: each piece is a block in a slot as large as the tensor's largest block needs; the copies into SRAM
-    move slots as they are, those into WRAM expand them.  The compressed weights are externals with keys of their own,
-    which keep shape and element of the tensor.
+    WRAM or NRAM.  After: each piece is a block in a slot as large as the tensor's largest block needs; the copies into
+    SRAM move slots as they are, those into the cores expand them.  The stored weights are externals with keys of their
+    own, which keep shape and element of the tensor.
 
-    1. `codec` says what a block may be: zero runs, Huffman codes, or (auto) either or both, whichever is smallest.
-    2. A tensor of which the slots are not smaller than what is loaded now stays as it is; so does one that goes
-       another way than from SRAM into WRAM by one copy.  Both are counted in the module attribute.
-    3. Loops, buffers and what copies wait for stay as they are; buffers in SRAM get smaller.
+    1. `codec` says what a block may be: zero runs, Huffman codes, or (auto) either or both, whichever is smallest; with
+       none, tensors stay as they are but for case 2.
+    2. A tensor that the model dequantises from integers is held as these, with their scales and zero points, unless
+       the codec makes it smaller.
+    3. A tensor of which the slots are not smaller than what is loaded now stays as it is; so does one that goes
+       another way than from SRAM into the cores by one copy.  Both are counted in the module attribute.
+    4. Loops, buffers and what copies wait for stay as they are; buffers in SRAM get smaller.
 
     Source: docs/techniques/frustum.md, "Weights".
     """
 
     name = "frustum-lower-compress-weights"
 
-    codec: Codec = "auto"
+    codec: Codec | Literal["none"] = "auto"
+    even: bool = False
+    """Whether every slot of a tensor has the same size, as `frustum-lower-share-weights` asks for."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
-            done = compress(program, ws.Blocks(store_of(op), target_of(op), self.codec))
-            op.attributes[COMPRESSION] = StringAttr(json.dumps(done))
+            done = compress(program, ws.Blocks(store_of(op), target_of(op), self.codec, self.even))
+            if done is not None:
+                op.attributes[COMPRESSION] = StringAttr(json.dumps(done))
 
 
-def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any]:
-    """Compress what gets smaller by it; what the report says of it."""
+def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
+    """Put what gets smaller by it into a stored form; what the report says of that, None where nothing was asked for."""
     before = ws.weights_of(program)
-    raw = Counter[str]()
-    for flow in list(ws.flows(program)):
+    raw, expanded = Counter[str](), Counter[str]()
+    for external, ways in list(ws.loads(program)):
+        is_stored = is_packed(external)
+        if (reason := external.attributes.get(EXPANDED)) is not None:
+            assert isinstance(reason, StringAttr)
+            expanded[reason.data] += 1
+        if blocks.codec == "none" and not is_stored:
+            continue
         try:
-            if flow is None:
+            if not ways or not (is_stored or (len(ways) == 1 and ws.to_wram(ways[0].fill))):
                 raise ws.StaysRaw("goes another way")
-            blocks.bring(flow, is_smaller)
+            blocks.bring(ways, is_smaller)
         except ws.StaysRaw as reason:
-            raw[str(reason)] += 1
+            (expanded if is_stored else raw)[str(reason)] += 1
     blocks.settle(before)
     weights = ws.weights_of(program)
+    if blocks.codec == "none" and not blocks.scaled_ones and not expanded:
+        return None
+    in_slots = [each for each in weights if ws.raw_bytes(each) > 0 and ws.is_compressed(each.buffer)]
+    packed = sum(each in blocks.scaled_ones for each in in_slots)
     return {
         "codec": blocks.codec,
         "raw_bytes": sum(map(ws.raw_bytes, weights)),
         "stored_bytes": sum(external.bytes.value.data for external in weights),
-        "compressed_tensors": sum(ws.raw_bytes(e) > 0 and ws.is_compressed(e.buffer) for e in weights),
+        "compressed_tensors": len(in_slots) - packed,
+        "packed_tensors": packed,
         "raw_loads": dict(sorted(raw.items())),
+        "expanded_loads": dict(sorted(expanded.items())),
     }
 
 
-def is_smaller(slots: ws.Slots, slot_bytes: int) -> bool:
+def is_smaller(slots: ws.Slots, places: ws.Places) -> bool:
     """Whether less is moved and held than without blocks."""
-    run_bytes = slots.run_slots * slot_bytes
+    run_bytes = places.run_bytes
     return run_bytes * slots.runs < slots.loaded_bytes and run_bytes <= slots.flow.held.bytes.value.data

@@ -56,14 +56,14 @@ class ShareWeights(ModulePass):
         if target.cluster.cdma is None:
             raise DoesNotFit("clusters that share weights", f"target {target.name}", "CDMA", "none")
         for program in programs:
-            blocks = ws.Blocks(store_of(op), target, "raw")
+            blocks = ws.Blocks(store_of(op), target, "raw", even=True)
             before = ws.weights_of(program)
             for flow in list(ws.flows(program)):
                 _bring(flow, blocks, target)
             blocks.settle(before)
             spread = 0
             for flow in list(_in_slots(program)):
-                if _is_worth(flow, flow.fill.expand.value.data, flow.held.bytes.value.data, target):
+                if is_even(flow) and _is_worth(flow, flow.fill.expand.value.data, flow.held.bytes.value.data, target):
                     share(flow, target.chip.clusters, target.cluster.cores)
                     spread += 1
             _note(op, ws.weights_of(program), spread)
@@ -84,14 +84,13 @@ def _note(module: ModuleOp, weights: list[ExternalOp], spread: int) -> None:
 def _bring(flow: ws.Flow | None, blocks: ws.Blocks, target: Target) -> None:
     """Raw weights into slots, if they will then be shared."""
 
-    def is_worth(slots: ws.Slots, slot_bytes: int) -> bool:
-        run_bytes, held_bytes = slots.run_slots * slot_bytes, flow.held.bytes.value.data  # type: ignore[union-attr]
-        offset = slots.number(slots.fast) * slot_bytes
-        return _is_worth(cast(ws.Flow, flow), slot_bytes, run_bytes, target, held_bytes, offset)
+    def is_worth(slots: ws.Slots, places: ws.Places) -> bool:
+        held_bytes, offset = flow.held.bytes.value.data, places.offset(slots)  # type: ignore[union-attr]
+        return _is_worth(cast(ws.Flow, flow), places.slot_bytes, places.run_bytes, target, held_bytes, offset)
 
     if flow is not None and flow.load.multicast is not None:
         try:
-            blocks.bring(flow, is_worth)
+            blocks.bring([flow], is_worth)
         except ws.StaysRaw:
             return
 
@@ -120,6 +119,13 @@ def _is_worth(
     if offset.core and _highest(offset, flow.fill, target) >= run_bytes:  # some cores' pieces are not there
         return False
     return after < now and part >= target.chip.dram.minimum_run_bytes and (clusters - 1) * part < slot_bytes
+
+
+def is_even(flow: ws.Flow) -> bool:
+    """Whether slots lie in steps of their size."""
+    assert flow.fill.expand is not None
+    offset, slot = flow.fill.src_view.data.offset, flow.fill.expand.value.data
+    return not any(part % slot for part in (offset.base, offset.cluster, offset.core, *offset.loops))
 
 
 def part_bytes(slot_bytes: int, clusters: int) -> int:

@@ -21,14 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
-from frustum.dialects.extents import ALIGNMENT_BYTES
+from frustum.dialects.extents import ALIGNMENT_BYTES, aligned
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.attributes import BufferType
 from frustum.dialects.isa.instruction import attribute_of, integer, integers, value_of
-from frustum.dialects.isa.operations import CopyOp
+from frustum.dialects.isa.operations import LOCAL, CopyOp
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
-from frustum.dialects.weights.codec import Codec, compress_all, in_slots
+from frustum.dialects.weights.codec import Codec, compress_all
+from frustum.dialects.weights.scaled import SCALED, STORED, Piece, pack
+from frustum.passes.dequantised import is_packed, noted_at
 from frustum.passes.lower.executions import Ints, coefficients, enclosing_counts
 from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore
 
@@ -54,12 +56,22 @@ class Flow:
 
 
 def flows(program: ProgramOp) -> Iterator[Flow | None]:
-    """Each load of weights; None where what follows it is not a single fill in its own shape."""
+    """Each load of weights that are not in slots; None where what follows it is not a single fill of WRAM in its own
+    shape."""
+    return (ways[0] if len(ways) == 1 and to_wram(ways[0].fill) else None for _, ways in loads(program))
+
+
+def to_wram(fill: CopyOp) -> bool:
+    return isinstance(fill.dst.type, BufferType) and fill.dst.type.memory == "wram"
+
+
+def loads(program: ProgramOp) -> Iterator[tuple[ExternalOp, list[Flow]]]:
+    """The same weights, and of each load the ways to its fills, those of NRAM too; none where there are others."""
     for op in program.walk():
         if isinstance(op, CopyOp) and isinstance(op.src.owner, ExternalOp):
             external = op.src.owner
             if external.class_.data == "weight" and not is_compressed(external.buffer):
-                yield _flow(external, op)
+                yield external, _ways(external, op)
 
 
 def is_compressed(weights: SSAValue) -> bool:
@@ -69,16 +81,20 @@ def is_compressed(weights: SSAValue) -> bool:
     return any(isinstance(user, CopyOp) and user.expand is not None for user in users)
 
 
-def _flow(external: ExternalOp, load: CopyOp) -> Flow | None:
+def _ways(external: ExternalOp, load: CopyOp) -> list[Flow]:
     held, users = load.dst.owner, [use.operation for use in load.dst.uses]
-    fills = [user for user in users if user is not load]
-    if not isinstance(held, AllocOp) or held.parent is not load.parent or len(fills) != 1:
-        return None
-    fill = fills[0]
-    if not isinstance(fill, CopyOp) or fill.dst is held.buffer or not isinstance(fill.dst.type, BufferType):
-        return None
-    plain = all(copy.fill is None and copy.src_view.data.wrap is None for copy in (load, fill))
-    return Flow(external, load, held, fill) if plain and fill.dst.type.memory == "wram" else None
+    if not isinstance(held, AllocOp) or held.parent is not load.parent or not is_plain(load):
+        return []
+    fills = [user for user in users if isinstance(user, CopyOp) and user.dst is not held.buffer and is_plain(user)]
+    in_cores = [f for f in fills if isinstance(f.dst.type, BufferType) and f.dst.type.memory in LOCAL]
+    return [Flow(external, load, held, fill) for fill in in_cores] if len(in_cores) == len(users) - 1 else []
+
+
+def is_plain(copy: CopyOp) -> bool:
+    return copy.fill is None and copy.src_view.data.wrap is None
+
+
+Key = tuple[ExternalOp, bytes]
 
 
 @dataclass(frozen=True)
@@ -211,6 +227,13 @@ class Slots:
     def element_bytes(self) -> int:
         return p.ELEMENT_BYTES[self.flow.load.src_view.data.element]
 
+    @property
+    def key(self) -> Key:
+        """What tells the slots of one tensor from others of it."""
+        counts = [self.sizes[index] for index in self.indices]
+        places = (len(self.slow), counts, self.tensor_start, self.flow.load.src_view.data.strides)
+        return self.flow.external, b"".join(part.tobytes() for part in self.ranges) + repr(places).encode()
+
     def number(self, indices: Sequence[int]) -> p.Affine:
         """The number that these indices make, the last the fastest."""
         total, step = p.Affine(), 1
@@ -219,24 +242,19 @@ class Slots:
             step *= self.sizes[index]
         return total
 
-    def pieces(self, tensor: Bytes) -> tuple[Bytes, Ints]:
-        """The bytes of all pieces of the runs' slots, one after the other, and where each ends; `tensor`: its bytes."""
+    def pieces(self, tensor: Array) -> Iterator[Array]:
+        """The pieces of the runs' slots, `[d0, d1, d2, d3]`; `tensor`: its elements, or what there is of each."""
         size, (first, stop) = self.element_bytes, self.ranges
         kept = np.arange(self.is_full.size).reshape(self.is_full.shape)[: self.runs, : self.run_slots].ravel()
-        view = self.flow.load.src_view.data
-        flat = tensor.view(f"u{size}")
-        bound = self.flow.fill.box.data.bound
-        steps = [stride if n > 1 else size for n, stride in zip(bound, view.strides, strict=True)]
-        last = self.tensor_start.base + sum((n - 1) * step for n, step in zip(bound, steps, strict=True)) + size
-        assert min(steps) >= 0 <= self.tensor_start.base and last <= tensor.nbytes, "beyond the tensor"
-        whole = np.lib.stride_tricks.as_strided(flat[self.tensor_start.base // size :], bound, steps)
-        sizes = (stop - first).prod(axis=0)[kept] * size
-        ends = np.cumsum(sizes)
-        out = np.empty(int(ends[-1]), np.uint8)
-        for slot, end, length in zip(kept.tolist(), ends.tolist(), sizes.tolist(), strict=True):
-            box = tuple(slice(a, b) for a, b in zip(first[:, slot].tolist(), stop[:, slot].tolist(), strict=True))
-            out[end - length : end] = np.ascontiguousarray(whole[box]).reshape(-1).view(np.uint8)
-        return out, ends
+        view, bound = self.flow.load.src_view.data, self.flow.fill.box.data.bound
+        start = self.tensor_start.base // size
+        steps = [stride // size if n > 1 else 1 for n, stride in zip(bound, view.strides, strict=True)]
+        last = start + sum((n - 1) * step for n, step in zip(bound, steps, strict=True))
+        assert min(steps) >= 0 <= start and last < tensor.size, "beyond the tensor"
+        flat = np.ascontiguousarray(tensor).reshape(-1)
+        whole = np.lib.stride_tricks.as_strided(flat[start:], bound, [step * flat.itemsize for step in steps])
+        for slot in kept.tolist():
+            yield whole[tuple(slice(a, b) for a, b in zip(first[:, slot].tolist(), stop[:, slot].tolist(), strict=True))]
 
 
 def _index(number: int) -> p.Affine:
@@ -245,7 +263,45 @@ def _index(number: int) -> p.Affine:
     return p.Affine(cluster=1) if number == CLUSTER else p.Affine(core=1)
 
 
-Key = tuple[ExternalOp, bytes]
+@dataclass(frozen=True)
+class Places:
+    """Where the blocks of a run lie: a slot has `slot_bytes`, `steps` are bytes by fast index, and a run ends where its
+    last slot does.  A slot may begin where the block before it ends."""
+
+    slot_bytes: int
+    steps: tuple[int, ...]
+    run_bytes: int
+
+    @staticmethod
+    def of(slots: Slots, sizes: Ints, *, even: bool) -> Places:
+        """For blocks of so many bytes, `[runs, slots of a run]`: one behind the other, or `even` in steps of a slot."""
+        counts = [slots.sizes[index] for index in slots.fast]
+        slot, steps = int(sizes.max()), [0] * len(counts)
+        inside = np.zeros(prod(counts), np.int64)
+        inside[: sizes.shape[1]] = slot if even else sizes.max(axis=0)
+        inside = inside.reshape(counts)
+        for nth in reversed(range(len(counts))):
+            steps[nth] = int(inside[..., :-1].max(initial=0))
+            ends = inside + np.arange(counts[nth]) * steps[nth]
+            inside = np.where(inside > 0, ends, 0).max(axis=-1)
+        own = Places(slot, tuple(steps), 0)
+        last = own.offsets(slots)[: sizes.shape[1]][(sizes > 0).any(axis=0)].max(initial=0)
+        return Places(slot, tuple(steps), int(last) + slot)
+
+    def offsets(self, slots: Slots) -> Ints:
+        """Bytes from the start of a run to each of its slots."""
+        counts = [slots.sizes[index] for index in slots.fast]
+        indices = np.indices(counts).reshape(len(counts), prod(counts))
+        found: Ints = np.array(self.steps, np.int64) @ indices
+        return found
+
+    def offset(self, slots: Slots) -> p.Affine:
+        """The same as a function of the indices."""
+        return sum((_index(k) * step for k, step in zip(slots.fast, self.steps, strict=True)), p.Affine())
+
+
+Blocked = tuple[Bytes, Ints]
+"""Blocks one behind the other, and where each ends."""
 
 
 @dataclass
@@ -254,44 +310,88 @@ class Blocks:
 
     store: WeightStore
     target: Target
-    codec: Codec | Literal["raw"]
-    made: dict[Key, tuple[ExternalOp, int]] = field(default_factory=dict)
-    """Tensors of blocks by the original and the places of its pieces; with the bytes of a slot."""
+    codec: Codec | Literal["none", "raw"]
+    """With `none`, and with any codec where that is smaller, weights that are dequantised stay integers with scales."""
+    even: bool = False
+    """Whether every block has a slot of the same size."""
+    scaled_ones: set[ExternalOp] = field(default_factory=set)
+    made: dict[Key, tuple[ExternalOp, Places]] = field(default_factory=dict)
+    """Tensors of blocks by the original and the places of its pieces; with those of the blocks."""
 
-    def bring(self, flow: Flow, is_worth: Callable[[Slots, int], bool]) -> None:
-        """Rewrite one flow; StaysRaw where that is not possible, or not worth it with slots of so many bytes."""
-        slots = Slots(flow, self.target.chip.clusters, self.target.cluster.cores)
+    def bring(self, flows: Sequence[Flow], is_worth: Callable[[Slots, Places], bool]) -> None:
+        """Rewrite a load with its fills; StaysRaw where that is not possible, or not worth it with blocks in these
+        places."""
+        each = [Slots(flow, self.target.chip.clusters, self.target.cluster.cores) for flow in flows]
+        keys = {slots.key for slots in each}
+        if len(keys) > 1:
+            raise StaysRaw("two readers have other pieces")
+        (key,), slots = keys, each[0]
         if not slots.runs:
             raise StaysRaw("nothing is loaded")
-        places = (slots.is_full.shape, slots.tensor_start, flow.load.src_view.data.strides)
-        key = flow.external, b"".join(part.tobytes() for part in slots.ranges) + repr(places).encode()
         known = self.made.get(key)
-        data = self.blocks(slots) if known is None else np.empty((0, known[1]), np.uint8)
-        slot_bytes = data.shape[1]
-        if not is_worth(slots, slot_bytes):
+        form, places = self.smallest(slots) if known is None else (None, known[1])
+        if not is_worth(slots, places):
             raise StaysRaw("is not smaller")
-        external = self.declare(data, key) if known is None else known[0]
-        rewrite(flow, slots, external, slot_bytes)
+        external = self.declare(slots, form, places, key) if form is not None else self.made[key][0]
+        rewrite_load(slots, external, places)
+        for own in each:
+            rewrite_fill(own, places)
 
-    def blocks(self, slots: Slots) -> Bytes:
-        """The pieces as blocks: `[slots, bytes]`."""
+    def smallest(self, slots: Slots) -> tuple[Blocked, Places]:
+        """The pieces as blocks, in the form that makes runs smallest, and where they lie."""
+        forms = [form for make in (self.scaled, self.blocks) if (form := make(slots)) is not None]
+        if not forms:
+            raise StaysRaw("has no stored form")
+        placed = [(form, Places.of(slots, self.sizes(slots, form), even=self.even)) for form in forms]
+        return min(placed, key=lambda each: each[1].run_bytes)
+
+    def sizes(self, slots: Slots, form: Blocked) -> Ints:
+        """Bytes that each block takes, `[runs, slots of a run]`; none where there is no piece."""
+        sizes = aligned(np.diff(form[1], prepend=0), ALIGNMENT_BYTES).reshape(slots.runs, slots.run_slots)
+        return np.where(slots.is_full[: slots.runs, : slots.run_slots], sizes, 0)
+
+    def scaled(self, slots: Slots) -> Blocked | None:
+        """Pieces as integers with scales; None for weights that are not computed from such."""
+        found = noted_at(slots.flow.external, self.store) if self.codec != "raw" else None
+        if found is None or not is_packed(slots.flow.external):
+            return None
+        zeros = found.zeros.reshape(-1) if found.has_zeros else None
+        both = zip(slots.pieces(found.integers), slots.pieces(found.numbers), strict=True)
+        width = slots.element_bytes
+        made = [pack(Piece(q, numbers, found.scales.reshape(-1), zeros, found.bits), width) for q, numbers in both]
+        return np.concatenate(made), np.cumsum([len(each) for each in made])
+
+    def blocks(self, slots: Slots) -> Blocked | None:
+        """Pieces compressed without loss, or raw ones; None where that is not asked for."""
+        if self.codec == "none":
+            return None
         external = slots.flow.external
         dtype = NUMPY_BY_NAME[external.element.data]
-        tensor = np.ascontiguousarray(self.store[external.external_name.data], dtype).reshape(-1).view(np.uint8)
-        raw, ends = slots.pieces(tensor)
-        return in_slots(*compress_all(raw, ends, dtype.itemsize, self.codec), ALIGNMENT_BYTES)
+        tensor = np.ascontiguousarray(self.store[external.external_name.data], dtype).view(f"u{dtype.itemsize}")
+        pieces = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in slots.pieces(tensor)]
+        ends = np.cumsum([len(each) for each in pieces])
+        return compress_all(np.concatenate(pieces), ends, dtype.itemsize, self.codec)
 
-    def declare(self, data: Bytes, key: Key) -> ExternalOp:
-        """The external of a tensor in blocks: `[slots, bytes]`."""
-        original = key[0]
+    def declare(self, slots: Slots, form: Blocked, places: Places, key: Key) -> ExternalOp:
+        """The external of a tensor in blocks: its runs one behind the other."""
+        (blocks, ends), original, offsets = form, key[0], places.offsets(slots).tolist()
+        data = np.zeros((slots.runs, places.run_bytes), np.uint8)
+        full = slots.is_full[: slots.runs, : slots.run_slots].ravel().tolist()
+        for number, (is_full, end, start) in enumerate(zip(full, ends.tolist(), [0, *ends.tolist()], strict=False)):
+            if is_full:
+                run, slot = divmod(number, slots.run_slots)
+                data[run, offsets[slot] : offsets[slot] + end - start] = blocks[start:end]
         element: p.Element = original.element.data  # type: ignore[assignment]  # verified
         stored = data.reshape(-1).view(NUMPY_BY_NAME[element])
-        name = self.keep(f"{original.external_name.data}:{self.codec}", stored)
+        is_scaled = blocks[0] == SCALED
+        name = self.keep(f"{original.external_name.data}:{STORED if is_scaled else self.codec}", stored)
         external = ExternalOp(name, "weight", data.size, value_of(original.shape), element)
         block = original.parent
         assert block is not None
         block.insert_op_after(external, original)
-        self.made[key] = external, data.shape[1]
+        if is_scaled:
+            self.scaled_ones.add(external)
+        self.made[key] = external, places
         return external
 
     def keep(self, stem: str, stored: Array) -> str:
@@ -318,10 +418,11 @@ class Blocks:
             external.erase()
 
 
-def rewrite(flow: Flow, slots: Slots, external: ExternalOp, slot_bytes: int) -> None:
-    """The load moves slots, the fill expands them, the buffer holds a run of them."""
+def rewrite_load(slots: Slots, external: ExternalOp, places: Places) -> None:
+    """The load moves slots, the buffer holds a run of them."""
+    flow = slots.flow
     element, size = flow.load.src_view.data.element, slots.element_bytes
-    run = slots.run_slots * slot_bytes // size
+    run = places.run_bytes // size
     place = slots.number(slots.slow) * run
     one = p.Span(p.Affine(), 1, 1)
     strides = (0, 0, 0, size)
@@ -333,10 +434,15 @@ def rewrite(flow: Flow, slots: Slots, external: ExternalOp, slot_bytes: int) -> 
     )
     flow.load.operands[0] = external.buffer
     flow.held.properties["bytes"] = integer(run * size)
+
+
+def rewrite_fill(slots: Slots, places: Places) -> None:
+    """The fill expands the block of its slot."""
+    element = slots.flow.fill.src_view.data.element
     _set(
-        flow.fill,
-        src_view=p.View(element, slots.number(slots.fast) * slot_bytes, (0, 0, 0, 0)),
-        expand=slot_bytes,
+        slots.flow.fill,
+        src_view=p.View(element, places.offset(slots), (0, 0, 0, 0)),
+        expand=places.slot_bytes,
     )
 
 

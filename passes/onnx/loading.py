@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import prod
@@ -55,12 +55,22 @@ def network_type(
 ) -> Attribute:
     """The one type of a network's floating-point tensors: f32 where integers stand for them; theirs if they agree on
     one; else f32."""
-    if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in nodes):
+    tensors = list(tensors)
+    constants = {tensor.name for tensor in tensors}
+    constants.update(name for node in nodes if node.op_type == "Constant" for name in node.output)
+    if any(is_of_activations(node, constants) for node in nodes):
         return f32
     casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
     types = (value.type.tensor_type.elem_type for value in inputs)
     found = {*types, *(tensor.data_type for tensor in tensors), *casts} & FLOATS
     return DEVICE_TYPES.get(found.pop(), f32) if len(found) == 1 else f32
+
+
+def is_of_activations(node: onnx.NodeProto, constants: Container[str]) -> bool:
+    """Whether integers stand for what a network computes: they do not where only weights are dequantised."""
+    if node.op_type == "DequantizeLinear":
+        return node.input[0] not in constants
+    return node.op_type == "QuantizeLinear"
 
 
 def operator_of(node: onnx.NodeProto) -> str:

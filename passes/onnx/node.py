@@ -18,7 +18,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import ActAttr
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.module import location_of
-from frustum.passes.dequantised import Dequantised, note
+from frustum.passes.dequantised import Dequantised, mark_expanded, note
 from frustum.passes.errors import NotConstant, Refused
 from frustum.passes.onnx.images import Images
 from frustum.passes.weights import DEVICE_INTEGERS, Array, WeightStore, most_whole, numpy_of
@@ -140,11 +140,13 @@ class Network:
             self.unsigned.add(value)
         return value
 
-    def dequantized(self, integers: Array, scales: Array, zeros: Array, axis: int, key: str) -> SSAValue:
-        """An f32 constant that knows the integers it came from."""
-        found = Dequantised(np.ascontiguousarray(integers), scales, zeros, axis)
-        op = g.WeightOp(self.store.add(key, lambda: found.values), g.tensor_type(f32, integers.shape))
-        note(op, self.store, found)
+    def dequantized(self, found: Dequantised, key: str) -> SSAValue:
+        """A constant that knows the integers it came from."""
+        dtype = numpy_of(self.element)
+        op = g.WeightOp(
+            self.store.add(key, lambda: found.values.astype(dtype)), g.tensor_type(self.element, found.integers.shape)
+        )
+        note(op, self.store, op.key.data, found)
         return self.emit(op, key)
 
     def _constant(self, array: Array, converted: Array, element: Attribute, key: str) -> SSAValue:
@@ -179,6 +181,8 @@ class Node:
     network: Network
     opset: int
     name: str
+    read: list[g.WeightOp] = field(default_factory=list)
+    """Constants whose numbers its converter has asked for."""
 
     @property
     def op_type(self) -> str:
@@ -227,6 +231,7 @@ class Node:
         if isinstance(operand, np.ndarray):
             return operand
         if isinstance(operand, SSAValue) and isinstance(operand.owner, g.WeightOp):
+            self.read.append(operand.owner)
             return self.network.store[operand.owner.key.data]
         raise NotConstant(what, self.proto.input[index])
 
@@ -259,8 +264,11 @@ class Node:
         return self.network.emit(op, self.name, self.op_type)
 
     def weight(self, array: Array, suffix: str) -> SSAValue:
-        """A constant made by a converter."""
-        return self.network.weight(array, f"{self.name}/{suffix}")
+        """A constant made by a converter; one with axes is made from the constants that it has read."""
+        made = self.network.weight(array, f"{self.name}/{suffix}")
+        if array.ndim > 1:
+            mark_expanded(made.owner, self.read, f"are made anew by {self.op_type}")
+        return made
 
     def scalar(self, number: float, suffix: str) -> SSAValue:
         return self.weight(np.full((), number, np.float64), suffix)

@@ -64,6 +64,8 @@ class LayerWork:
     are_outputs_apart: bool = True  # the weights of an output channel follow each other in DRAM
     has_images: bool = False
     """The map has several images."""
+    run: tuple[int, int] = (1, 1)
+    """Input channels of a piece are a multiple of the first and no fewer than the second, or all."""
     attention: AttentionLayer | None = None
     """Its numbers, where it is attention."""
 
@@ -116,6 +118,7 @@ def work_of(layer: Layer, extent: Extents, *, in_ring: bool = True, whole: tuple
         may_compact=not in_ring and leaves_out(layer, p),
         are_outputs_apart=p.weight_strides[1] <= p.weight_strides[0],
         has_images=layer.out_dims[0] > 1,
+        run=layer.held_run,
     )
 
 

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
@@ -139,13 +138,13 @@ def damaged_at(expanded: Expanded, memories: Memories, after: int) -> str | None
         instruction = expanded.instructions[int(rows.static[row])]
         if rows.seq[row] <= after or not isinstance(instruction, Copy) or instruction.expand is None:
             continue
-        size = ELEMENT_BYTES[instruction.src_view.element]
+        element = DTYPES[instruction.src_view.element]
         for unit in np.flatnonzero(rows.active[row]).tolist():
             slot = next(each for each in accesses(expanded, rows, row, unit) if not each.is_write)
             at = slot.address + slot.place * memories.capacities[slot.kind]
             block = memories.bytes[slot.kind][at : at + instruction.expand].tobytes()
             try:
-                expanded_block(block, math.prod(rows.read[:, row, unit].tolist()) * size)
+                expanded_block(block, tuple(rows.read[:, row, unit].tolist()), element)
             except ExecutableError:
                 return execution_name(expanded, rows, row, unit)
     return None

@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from threading import Lock
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frustum.backend.file.executable import ExecutableError
 from frustum.dialects.isa.program import ELEMENT_BYTES, Copy, Instruction
+from frustum.dialects.weights.block import weights_in
 from frustum.dialects.weights.codec import CodecError
-from frustum.dialects.weights.codec import expand as expand_block
 from frustum.runtime.device.effects import Call, effect
 from frustum.runtime.device.expand import NO_MEMORY, Expanded, Rows
 from frustum.runtime.device.form import Ints
@@ -182,39 +181,42 @@ def _unit_bytes(facts: _Facts, moves: _Moves, room: Ints) -> Ints:
 
 
 
+_Key: TypeAlias = tuple[bytes, tuple[int, ...], "np.dtype[Any]"]
+
+
 class _Blocks:
     """By their own bytes, the least recently used given up first."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.kept_bytes = 0
-        self._kept: OrderedDict[tuple[bytes, int], NDArray[np.uint8]] = OrderedDict()
+        self._kept: OrderedDict[_Key, NDArray[Any]] = OrderedDict()
         self._lock = Lock()
 
-    def expanded(self, block: bytes, size_bytes: int) -> NDArray[np.uint8]:
+    def expanded(self, block: bytes, extents: tuple[int, ...], element: np.dtype[Any]) -> NDArray[Any]:
         """What the block stands for, not to be written to; ExecutableError where it is damaged."""
-        key = block, size_bytes
+        key = block, extents, element
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
         try:
-            found = expand_block(np.frombuffer(block, np.uint8), size_bytes)
+            found = weights_in(np.frombuffer(block, np.uint8), extents, element)
         except CodecError as error:
             raise ExecutableError(f"damaged weights: {error}") from error
         found.setflags(write=False)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = found
-                self.kept_bytes += len(block) + size_bytes
+                self.kept_bytes += len(block) + found.nbytes
             while self.kept_bytes > self.most_bytes:
-                (old, size), _ = self._kept.popitem(last=False)
-                self.kept_bytes -= len(old) + size
+                (old, _, _), weights = self._kept.popitem(last=False)
+                self.kept_bytes -= len(old) + weights.nbytes
         return found
 
 
-expanded_block: Callable[[bytes, int], NDArray[np.uint8]] = _Blocks(MOST_BYTES).expanded
+expanded_block: Callable[[bytes, tuple[int, ...], np.dtype[Any]], NDArray[Any]] = _Blocks(MOST_BYTES).expanded
 
 
 
@@ -229,5 +231,5 @@ def expand(instruction: Copy, work: Call) -> None:
     slots = work.raw(SRC, replace(src, strides=(0, 0, 0, element)), (1, 1, 1, instruction.expand // element))
     target = work.raw(DST, dst, work.read, copies)
     for unit in np.ndindex(target.shape[: target.ndim - 4 - bool(copies)]):
-        expanded = expanded_block(slots[unit].tobytes(), prod(work.read) * element)
-        target[unit] = expanded.view(target.dtype).reshape(work.read)
+        expanded = expanded_block(slots[unit].tobytes(), tuple(work.read), DTYPES[dst.element])
+        target[unit] = expanded.view(target.dtype)

@@ -40,7 +40,8 @@ WITHOUT_DEVICE = {
     "address_without_tables": 0,
 }  # fmt: skip
 """Of the cycles of a run that is wholly on the host."""
-WEIGHT_SUMS = ("raw_bytes", "stored_bytes", "compressed_tensors", "shared_tensors")
+WEIGHT_SUMS = ("raw_bytes", "stored_bytes", "compressed_tensors", "packed_tensors", "shared_tensors")
+WEIGHT_LOADS = ("raw_loads", "expanded_loads")
 LINE_BUFFER = {
     "writes": "line_writes", "writes_split": "line_writes_split", "compute_steps": "compute_steps",
     "discarded": "discarded_windows",
@@ -431,13 +432,16 @@ def _seconds(seconds: Seconds) -> dict[str, Any]:
 def weights_held(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """`weights` of all executables together, as the compiler noted them in the manifests; empty where it did not.
 
-    `raw_bytes` are those of the tensors, `stored_bytes` those in DRAM; `raw_loads` counts by reason what stays raw.
+    `raw_bytes` are those of the tensors, `stored_bytes` those in DRAM; `raw_loads` counts by reason what stays raw, and
+    `expanded_loads` what the model has as integers with scales and is loaded as numbers.
     """
     noted = [manifest["options"]["weights"] for manifest in manifests if "weights" in manifest["options"]]
     if not noted:
         return {}
-    reasons = Counter[str]()
+    loads: dict[str, Counter[str]] = {name: Counter() for name in WEIGHT_LOADS}
     for each in noted:
-        reasons.update(each["raw_loads"])
+        for name, reasons in loads.items():
+            reasons.update(each.get(name, {}))
     sums = {name: sum(each.get(name, 0) for each in noted) for name in WEIGHT_SUMS}
-    return {"weights": {"codec": noted[0]["codec"], **sums, "raw_loads": dict(sorted(reasons.items()))}}
+    by_reason = {name: dict(sorted(reasons.items())) for name, reasons in loads.items()}
+    return {"weights": {"codec": noted[0]["codec"], **sums, **by_reason}}

@@ -337,12 +337,16 @@ class StreamFigures(TypedDict):
 class WeightsFigures(TypedDict):
     """How weights lie in DRAM."""
 
-    codec: Annotated[str, Key("", "`zero`, `huffman` or `auto`")]
+    codec: Annotated[str, Key("", "`none`, `zero`, `huffman` or `auto`")]
     raw_bytes: Annotated[int, Key(B, "of the tensors")]
     stored_bytes: Annotated[int, Key(B, "of the same in DRAM")]
     compressed_tensors: Annotated[int, Key(NUMBER, "tensors that are compressed")]
+    packed_tensors: Annotated[int, Key(NUMBER, "tensors that are integers with scales, as in the model")]
     shared_tensors: Annotated[int, Key(NUMBER, "tensors that lie once on the chip")]
     raw_loads: Annotated[dict[str, int], Key(NUMBER, "loads that stay as they are, by the reason", "REASON")]
+    expanded_loads: Annotated[
+        dict[str, int], Key(NUMBER, "loads of numbers that the model has as integers with scales, by the reason", "REASON")
+    ]
 
 
 class LayerAccuracyFigures(TypedDict):

@@ -110,9 +110,11 @@ def _ratios(dram: Mapping[str, Any]) -> list[str]:
 
 def _weights(weights: Mapping[str, Any]) -> str:
     raw, stored = bytes_texts(weights["raw_bytes"], weights["stored_bytes"])
-    tensors = f"{weights['compressed_tensors']} tensors compressed"
-    shared = f", {weights['shared_tensors']} shared" if weights["shared_tensors"] else ""
-    return f"{_INDENT}{raw} of weights take {stored} of DRAM ({weights['codec']}: {tensors}{shared})"
+    counts = ("compressed", "compressed_tensors"), ("of integers with scales", "packed_tensors"), ("shared", "shared_tensors")
+    said = [f"{weights[key]} tensors {word}" for word, key in counts if weights[key] or key == "compressed_tensors"]
+    reasons = ", ".join(f"{number} {reason}" for reason, number in weights["expanded_loads"].items())
+    said += [f"loads of such as numbers: {reasons}"] if reasons else []
+    return f"{_INDENT}{raw} of weights take {stored} of DRAM ({weights['codec']}: {', '.join(said)})"
 
 
 def _cycles(data: Mapping[str, Any]) -> list[str]:

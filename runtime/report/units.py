@@ -12,6 +12,7 @@ from typing import Any
 from frustum.dialects.isa.program import Program, instructions
 from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import CODECS
+from frustum.dialects.weights.scaled import STORED
 from frustum.runtime.report import bound as bound_of
 from frustum.runtime.report import counters
 from frustum.runtime.report.layer_by_layer import makers_of
@@ -175,7 +176,7 @@ def _shares(run: SubgraphRun) -> dict[tuple[int, str], float]:
 
 def weight_bytes(runs: Sequence[SubgraphRun]) -> dict[str, int]:
     """Bytes of every weight as it crosses the port, by the name that the network has for it."""
-    suffixes = tuple(f":{codec}" for codec in CODECS)
+    suffixes = tuple(f":{form}" for form in (*CODECS, STORED))
     found: dict[str, int] = {}
     for run in runs:
         for each in run.program.externals_of("weight"):

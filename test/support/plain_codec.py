@@ -1,6 +1,11 @@
-"""Blocks of `dialects/weights/codec.py` read as its text says, bit by bit and from lists: to test the real reader."""
+"""Blocks of `dialects/weights/` read as its text says, bit by bit and from lists: to test the real reader."""
 
 from __future__ import annotations
+
+from itertools import product
+
+import ml_dtypes
+import numpy as np
 
 
 def expand(block, size):
@@ -58,3 +63,47 @@ def _code(bits):
         names[f"{code:0{length}b}"] = symbol
         code += 1
     return names
+
+
+FLOATS = {1: "<f4", 2: "<f2"}
+
+
+def scaled(block, extents):
+    """The weights of a block of integers with scales, one by one, before they are rounded to their own type."""
+    bits, zero_kind, scale_kind = 2 << (block[2] & 3), block[2] >> 2 & 3, block[2] >> 4 & 3
+    ways, run, phase = [block[3] >> 2 * d & 3 for d in range(4)], block[4] + 256 * block[5], block[6] + 256 * block[7]
+
+    def place(d, position):
+        return 0 if ways[d] == 0 else position if ways[d] == 1 else (position + phase) // run
+
+    counts = [place(d, n - 1) + 1 for d, n in enumerate(extents)]
+    scales = counts[0] * counts[1] * counts[2] * counts[3]
+    at = 8 * (8 + (0, 4, 2, 2)[scale_kind] * scales)
+    zeros = at
+    at += -(-(0, 1, scales)[zero_kind] * bits // 8) * 8
+
+    def integer(first, number):
+        found = 0
+        for k in range(bits):
+            place_of_bit = first + number * bits + k
+            found |= (block[place_of_bit // 8] >> place_of_bit % 8 & 1) << k
+        return found - (1 << bits) * (found >> bits - 1)
+
+    values, number = [], 0
+    for position in product(*map(range, extents)):
+        own = 0
+        for d in range(4):
+            own = own * counts[d] + place(d, position[d])
+        value = integer(at, number)
+        number += 1
+        if zero_kind:
+            value -= integer(zeros, own if zero_kind == 2 else 0)
+        values.append(value if scale_kind == 0 else _times(value, block, own, scale_kind))
+    return values
+
+
+def _times(value, block, own, scale_kind):
+    size = 4 if scale_kind == 1 else 2
+    dtype = np.dtype(ml_dtypes.bfloat16 if scale_kind == 3 else FLOATS[scale_kind])
+    scale = np.frombuffer(bytes(block[8 + own * size :][:size]), dtype)[0]
+    return (np.float32(value) * np.float32(scale)).astype(dtype)

@@ -140,8 +140,12 @@ def _copy(copy, unit):
 def _expanded(copy, unit):
     """The elements that a slot's block stands for, read byte by byte."""
     dtype = DTYPES[copy.src_view.element]
-    count = len(list(unit.positions()))
+    positions = list(unit.positions())
+    count = len(positions)
     slot = [int(unit.byte(copy.src_view, k)) for k in range(copy.expand)]
+    if count and slot[0] == 4:
+        extents = [last - first + 1 for first, last in zip(positions[0], positions[-1], strict=True)]
+        return np.array(plain_codec.scaled(slot, extents)).astype(dtype)
     return np.array(plain_codec.expand(slot, count * dtype.itemsize), np.uint8).view(dtype)
 
 

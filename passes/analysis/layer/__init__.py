@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from xdsl.dialects.builtin import IntegerAttr, StringAttr
+from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES
-from frustum.dialects.module import CARRY, HELD_BYTES
+from frustum.dialects.module import CARRY, HELD_BYTES, HELD_RUN
 from frustum.passes.analysis.layer import attention, products, vectors  # noqa: F401  (their forms)
 from frustum.passes.analysis.layer.moves import is_side_by_side
 from frustum.passes.analysis.layer.nest import (
@@ -98,6 +98,7 @@ def layer_of(op: Operation) -> Layer:
         keeps_sums_wide=op.attributes.get(CARRY) == StringAttr("f32"),
         accumulator_bytes=ELEMENT_BYTES[accumulator],
         held=(1, 1) if layer.weight is None else held_of(op.operands[layer.weight]),
+        held_run=(1, 1) if layer.weight is None else held_run_of(op.operands[layer.weight]),
     )
 
 
@@ -107,3 +108,12 @@ def held_of(weights: SSAValue) -> tuple[int, int]:
     if not isinstance(own, IntegerAttr):
         return 1, 1
     return own.value.data, value_bytes(weights)
+
+
+def held_run_of(weights: SSAValue) -> tuple[int, int]:
+    """What input channels of a piece of these weights are a multiple of, and how many they are at least."""
+    run = weights.owner.attributes.get(HELD_RUN) if isinstance(weights.owner, g.WeightOp) else None
+    if not isinstance(run, DenseArrayBase):
+        return 1, 1
+    grain, least = map(int, run.get_values())
+    return grain, least

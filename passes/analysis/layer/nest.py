@@ -60,7 +60,10 @@ class Layer:
     streamed: tuple[int, ...] = ()
     """Operands that are read as weights are, in blocks while it computes, though other layers may make them."""
     held: tuple[int, int] = (1, 1)
-    """Bytes that SRAM and DRAM hold of so many bytes of weights: fewer where these are to be compressed."""
+    """Bytes that SRAM and DRAM hold of so many bytes of weights: fewer where these are in a stored form."""
+    held_run: tuple[int, int] = (1, 1)
+    """Input channels of a piece of weights are a multiple of the first and no fewer than the second, lest pieces repeat
+    each other's scales."""
 
     @cached_property
     def work_dims(self) -> Extents:

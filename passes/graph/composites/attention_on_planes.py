@@ -15,6 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.module import STREAMED, TARGET, VALUE_PARTS
+from frustum.passes.dequantised import follow
 from frustum.passes.analysis.module import element_bytes, sole_reader, target_of, value_bytes
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.composites.expand_attention import plan_of
@@ -161,7 +162,10 @@ class _OnPlanes:
         shape = g.shape_of(product.b) if product.trans_b else g.shape_of(product.b)[::-1]
         turned = partial(as_kernel, self.store, weights.key.data, product.trans_b, numpy_of(element))
         key = self.store.add(f"{weights.key.data}/planes", turned)
-        kernel = self.insert(g.WeightOp(key, g.tensor_type(element, (*shape, 1, 1))), at)
+        planes = g.WeightOp(key, g.tensor_type(element, (*shape, 1, 1)))
+        order = (0, 1) if product.trans_b else (1, 0)
+        follow(planes, [weights], self.store, lambda known: known.turned(order).reshaped((*shape, 1, 1)))
+        kernel = self.insert(planes, at)
         return self.insert(g.ConvOp(x, kernel, product.bias), at, product)
 
     def insert(self, op: Operation, at: Operation, like: Operation | None = None) -> SSAValue:

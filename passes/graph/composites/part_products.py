@@ -16,6 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.passes.analysis.module import target_of, value_bytes
+from frustum.passes.dequantised import follow
 from frustum.passes.graph.patterns.product_slices import ChannelSlice, channel_slices, moved_as
 from frustum.passes.weights import Array, WeightStore, is_float, numpy_of, store_of
 
@@ -189,7 +190,9 @@ class _Parts:
         shape[axis] = width
         taken = partial(part_of, self.store, whole.owner.key.data, axis, first, width, numpy_of(element))
         key = self.store.add(f"{whole.owner.key.data}/{first}", taken)
-        return self.insert(g.WeightOp(key, g.tensor_type(element, tuple(shape))))
+        part = g.WeightOp(key, g.tensor_type(element, tuple(shape)))
+        follow(part, [whole.owner], self.store, lambda known: known.taken(axis, range(first, first + width)))
+        return self.insert(part)
 
     def insert(self, op: Operation) -> SSAValue:
         op.location = self.product.location

@@ -17,6 +17,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
+from frustum.passes.dequantised import follow
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.weights import WeightStore, store_of
 
@@ -89,6 +90,7 @@ def put_in_order(reader: g.ConvOp, order: list[int], store: WeightStore) -> bool
     assert prod(chosen.shape) == shape[CHANNELS]
     kind = g.tensor_type(g.tensor_of(reader.w).element_type, shape)
     new = g.WeightOp(store.add(key + ORDERED, lambda: np.ascontiguousarray(store[key][:, chosen])), kind)
+    follow(new, [weight], store, lambda known: known.taken(CHANNELS, chosen))
     new.location = weight.location
     Rewriter.insert_op(new, InsertPoint.before(reader))
     reader.operands[1] = new.result

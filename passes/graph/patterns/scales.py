@@ -26,6 +26,7 @@ from xdsl.rewriter import InsertPoint
 
 from frustum.dialects import graph as g
 from frustum.passes.analysis.module import node_name
+from frustum.passes.dequantised import is_packed, mark_expanded
 from frustum.passes.graph.patterns.digits import cancels, is_offset, reverts
 from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
 
@@ -52,7 +53,9 @@ class Constants:
         source = value.owner
         assert isinstance(source, g.WeightOp)
         stem = source.key.data.partition(DERIVED)[0]
-        return self._insert(stem, array, g.tensor_of(value).element_type, rewriter, user)
+        new = self._insert(stem, array, g.tensor_of(value).element_type, rewriter, user)
+        mark_expanded(new.owner, [source], "are folded with other constants")
+        return new
 
     def bias(self, array: Array, rewriter: PatternRewriter, layer: Operation) -> SSAValue:
         """A bias for `layer`: f32 whatever the layer's type, as the machine keeps it."""
@@ -129,6 +132,11 @@ def takes_back(x: SSAValue, shift: Array, constants: Constants) -> bool:
     return cancels(np.abs(before) + np.abs(shift), before + shift)
 
 
+def stays_integers(weight: SSAValue) -> bool:
+    """Whether weights are stored as integers with scales, which a scale more would make numbers of."""
+    return is_packed(weight.owner)
+
+
 def along_axis(constant: Array, rank: int, axis: int, extent: int) -> Array | None:
     """The constant as one number per element of one axis; None where it varies along another."""
     if constant.ndim > rank:
@@ -188,6 +196,8 @@ class FoldScaleAfter(RewritePattern):
         self, op: g.BinaryOp, layer: Layer, values: Array, is_scale: bool, rewriter: PatternRewriter
     ) -> None:
         weight = layer.w if isinstance(layer, g.ConvOp) else layer.b
+        if is_scale and stays_integers(weight):
+            return
         weights, bias = self.constants.array(weight), self.constants.array(layer.bias)
         if weights is None or (layer.bias is not None and bias is None):
             return
@@ -227,7 +237,7 @@ class FoldScaleBefore(RewritePattern):
         if found is None or weights is None or (op.bias is not None and bias is None):
             return
         x, scale, shift = found
-        constant = scale if scale is not None else shift
+        constant = None if scale is not None and stays_integers(weight) else scale if scale is not None else shift
         if constant is None or g.shape_of(x) != g.shape_of(source) or not _takes(op, scale is not None, weights):
             return
         rank = len(g.shape_of(x))

@@ -135,7 +135,9 @@ class Declarations:
     def weight(self, op: g.WeightOp) -> SSAValue:
         key = op.key.data
         if key not in self.weights:
-            self.weights[key] = self.external(key, "weight", op.result, None)
+            buffer = self.weights[key] = self.external(key, "weight", op.result, None)
+            known = {name: op.attributes[name] for name in (m.INTEGERS, m.EXPANDED) if name in op.attributes}
+            buffer.owner.attributes.update(known)
         return self.weights[key]
 
     def external(self, name: str, kind: ExternalClass, value: SSAValue, model_dtype: str | None) -> SSAValue:

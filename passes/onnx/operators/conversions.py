@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import ml_dtypes
 import onnx
 from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, SSAValue
 
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
+from frustum.passes.dequantised import Dequantised
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.folding import computed
 from frustum.passes.onnx.loading import BOOL, DEVICE_TYPES, FLOATS
@@ -165,11 +168,9 @@ def _quantized(node: Node, x: Array, q: Quantised) -> Array:
 def dequantize(node: Node) -> Result:
     """Constants keep the integers they came from beside them; activations with several scales become products."""
     if all(isinstance(operand, np.ndarray) for operand in node.operands if operand is not None):
-        return _known(node)
+        found = _stored(node)
+        return computed(node)[0] if found is None else node.network.dequantized(found, node.name)
     _refuse_blocks(node)
-    operand = node.operands[0] if node.has(0) else None
-    if isinstance(operand, np.ndarray):
-        return _dequantized(node, operand)
     x, dtype = operand_of(node, 0, "x")
     q = scale_of(node, 1, "x", dtype=dtype)
     _need_f32(node)
@@ -183,24 +184,38 @@ def dequantize(node: Node) -> Result:
     return node.binary("mul", result, node.weight(along(q.scale, shape, axis, "x_scale"), "scales"))
 
 
-def _known(node: Node) -> Array | SSAValue:
-    """Of constants: with the integers beside them where the device has such integers, else as numbers alone."""
+def _stored(node: Node) -> Dequantised | None:
+    """What a constant is dequantised from, in the types of the file, integers less half their range where they are
+    unsigned; None where these are no such numbers."""
+    x, scales, *rest = (each for each in node.operands if isinstance(each, np.ndarray))
+    zeros = rest[0] if rest else np.zeros(1, x.dtype)
+    bits, half = _bits_of(x.dtype)
+    block = int(node.get("block_size", 0))
+    axis = _axis(node, x.ndim) if scales.size > 1 else 0
+    whole = [ceil_div(n, block) if block and d == axis else n for d, n in enumerate(x.shape)]
+    wanted = tuple(whole) if block else (whole[axis],) if x.ndim else ()
+    is_one = scales.size == 1
+    element = onnx.helper.np_dtype_to_tensor_dtype(scales.dtype)
+    if not bits or zeros.dtype != x.dtype or element not in DEVICE_TYPES or node.get("output_dtype", element) not in (
+        0, element,
+    ) or not (is_one or scales.shape == wanted) or zeros.size not in (1, scales.size):  # fmt: skip
+        return None
+    container = f"i{max(8, bits) // 8}"
+    return Dequantised(
+        np.ascontiguousarray((x.astype(np.int64) - half).astype(container)), scales.reshape(-1) if is_one else scales,
+        (zeros.astype(np.int64) - half).reshape(-1 if zeros.size == 1 else scales.shape), axis, bits, 0 if is_one else block,
+    )  # fmt: skip
+
+
+def _bits_of(dtype: np.dtype) -> tuple[int, int]:
+    """How many bits integers have, and half their range where they are unsigned; (0, 0) where they are none."""
+    if dtype.kind == "f" or dtype.kind == "b":
+        return 0, 0
     try:
-        _refuse_blocks(node)
-        array = node.operands[0]
-        assert isinstance(array, np.ndarray)
-        return _dequantized(node, array)
-    except Refused:
-        return computed(node)[0]
-
-
-def _dequantized(node: Node, array: Array) -> SSAValue:
-    if array.dtype not in INTEGERS_OF_MODELS:
-        raise Refused(f"x has elements of {array.dtype}: integers of 8, 16 or 32 bits are supported")
-    q = scale_of(node, 1, "x", dtype=array.dtype)
-    axis = _axis(node, array.ndim) if q.scale.size > 1 else 0
-    along(q.scale, array.shape, axis, "x_scale")  # the extents agree
-    return node.network.dequantized(signed(array), q.scale, q.zero, axis, node.name)
+        ends = ml_dtypes.iinfo(dtype)
+    except ValueError:
+        return 0, 0
+    return ends.bits, (int(ends.max) + 1) // 2 if ends.min == 0 else 0
 
 
 def _axis(node: Node, rank: int) -> int:

@@ -24,9 +24,10 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned, ceil_div, replaced
-from frustum.dialects.module import FORM, HELD_BYTES, JOINT, PART_OF_SUM
+from frustum.dialects.module import FORM, HELD_BYTES, HELD_RUN, JOINT, PART_OF_SUM
 from frustum.passes.analysis.layer import layer_of
 from frustum.passes.analysis.module import element_bytes, named_part, node_name, sole_reader, value_bytes
+from frustum.passes.dequantised import Dequantised, follow, joined
 from frustum.passes.plan import model
 from frustum.passes.plan.network.candidates import UnitChoice
 from frustum.passes.plan.network.layer_order import LayerOrder
@@ -258,6 +259,8 @@ class PartWriter:
         taken = partial(parts_of, self.store, keys, axis, ranges, numpy_of(element))
         dims = replaced(shape, axis, sum(stop - first for first, stop in ranges))
         part = g.WeightOp(self.store.add(f"{keys[0]}/{ranges[0][0]}", taken), g.tensor_type(element, dims))
+        follow(part, [whole.owner for whole in wholes], self.store, partial(joined_parts, axis, ranges))
+        part.attributes.update({name: at[name] for name in (HELD_RUN,) if name in (at := wholes[0].owner.attributes)})
         if is_measured:
             part.attributes[HELD_BYTES] = IntegerAttr(held, i64)
         return self.insert(part, self.last)
@@ -300,6 +303,11 @@ class HiddenChunks:
             result = self.writer.share(sums, part, (first, stop), result, is_last=is_last)
         assert result is not None
         return self.writer.instead_of(result, (sums, *reversed(self.hidden.makers)))
+
+def joined_parts(axis: int, ranges: Sequence[Range], *wholes: Dequantised) -> Dequantised | None:
+    """What parts of constants along an axis, behind each other, were computed from."""
+    return joined([whole.taken(axis, range(*each)) for whole, each in zip(wholes, ranges, strict=True)], axis)
+
 
 def parts_of(
     store: WeightStore, keys: Sequence[str], axis: int, ranges: Sequence[Range], dtype: np.dtype

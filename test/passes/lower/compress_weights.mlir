@@ -41,7 +41,7 @@ builtin.module attributes {frustum.weights = "compress_weights.safetensors"} {
   }
 }
 
-// CHECK:      frustum.compression = "{\22codec\22: \22zero\22, \22raw_bytes\22: 4352, \22stored_bytes\22: 3616, \22compressed_tensors\22: 1, \22raw_loads\22: {\22goes another way\22: 1, \22is not smaller\22: 1}}"
+// CHECK:      frustum.compression = "{\22codec\22: \22zero\22, \22raw_bytes\22: 4352, \22stored_bytes\22: 3616, \22compressed_tensors\22: 1, \22packed_tensors\22: 0, \22raw_loads\22: {\22goes another way\22: 1, \22is not smaller\22: 1}, \22expanded_loads\22: {}}"
 // CHECK:      func.func @other
 // CHECK:      fisa.external weight "a" bytes 2048 shape [32, 64, 1, 1] i8
 // CHECK-NEXT: [[A:%.*]] = fisa.external weight "a:zero" bytes 288 shape [0] i8
@@ -61,7 +61,7 @@ builtin.module attributes {frustum.weights = "compress_weights.safetensors"} {
 // CHECK:      fisa.copy bus [[AGAIN]] <i8, 0, [64, 1, 2048, 2048]>
 // CHECK-NOT:  expand
 
-// TWICE:      frustum.compression = "{\22codec\22: \22zero\22, \22raw_bytes\22: 4352, \22stored_bytes\22: 3616, \22compressed_tensors\22: 1, \22raw_loads\22: {\22goes another way\22: 1, \22is not smaller\22: 1}}"
+// TWICE:      frustum.compression = "{\22codec\22: \22zero\22, \22raw_bytes\22: 4352, \22stored_bytes\22: 3616, \22compressed_tensors\22: 1, \22packed_tensors\22: 0, \22raw_loads\22: {\22goes another way\22: 1, \22is not smaller\22: 1}, \22expanded_loads\22: {}}"
 // TWICE-COUNT-2: expand
 // TWICE-NOT:  expand
 

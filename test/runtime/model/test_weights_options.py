@@ -85,8 +85,9 @@ def test_the_reference_to_beat_has_weights_as_they_are():
 
 def test_several_executables_are_summed():
     one = {"codec": "zero", "raw_bytes": 10, "stored_bytes": 6, "compressed_tensors": 1, "raw_loads": {"a": 1}}
-    two = one | {"shared_tensors": 2, "raw_loads": {"a": 1, "b": 3}}
+    two = one | {"shared_tensors": 2, "packed_tensors": 4, "raw_loads": {"a": 1, "b": 3}, "expanded_loads": {"c": 2}}
     total = {"codec": "zero", "raw_bytes": 20, "stored_bytes": 12, "compressed_tensors": 2, "shared_tensors": 2}
+    total |= {"packed_tensors": 4, "expanded_loads": {"c": 2}}
     manifests = [{"options": {"weights": each}} for each in (one, two)]
     assert weights_held([*manifests, {"options": {}}]) == {"weights": total | {"raw_loads": {"a": 2, "b": 3}}}
     assert weights_held([{"options": {}}]) == {}
