@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
@@ -55,31 +55,45 @@ class Affine:
         terms = ((leaf, c * w) for axis, c in self.terms for leaf, w in weights((axis,)).items())
         return replace(self, terms=tuple(terms))
 
-    def substituted(self, known: Mapping[Axis, Affine]) -> Affine | None:
-        """The same of what the axes stand for; None where a rounded or bent position would be computed with."""
-        own = self.refined()
-        if len(own.terms) == 1 and own.is_linear and own.terms[0][1] == 1 and own.offset == 0:
-            return known.get(own.terms[0][0], own)
-        total = Affine(offset=own.offset)
-        for axis, coefficient in own.terms:
-            other = known.get(axis, Affine.of(axis))
-            if not other.is_linear:
+    def substituted(self, known: Sequence[tuple[Dim, Affine]]) -> Affine | None:
+        """The same where dimensions are at these positions; None where a rounded or bent position would be computed
+        with."""
+        own = dict(self.refined().terms)
+        parts = [part for axes, position in known for part in _parts(axes, position, own)]
+        parts = [(part, coefficient) for part, coefficient in parts if coefficient]
+        if len(parts) == 1 and parts[0][0] is not None and parts[0][1] == 1:
+            return self._of_one(parts[0][0])
+        total = Affine(offset=self.offset)
+        for part, coefficient in parts:
+            if part is None or not part.is_linear:
                 return None
-            total += other.scaled(coefficient)
-        return replace(total, divisor=own.divisor, bend=own.bend, extent=own.extent)
+            total += part.scaled(coefficient)
+        return replace(total, divisor=self.divisor, bend=self.bend, extent=self.extent)
 
-    def digit(self, weight: int, extent: int) -> Affine | None:
-        """The position along an axis of `extent` that steps by `weight` in the dimension; None where terms carry."""
-        if not self.is_linear or self.offset < 0 or any(c < 0 for _, c in self.terms):
+    def _of_one(self, part: Affine) -> Affine | None:
+        """The same where the only term, with the coefficient 1, is another position."""
+        if part.bend:
+            return part if self.is_linear and not self.offset else None
+        offset = part.offset + self.offset * part.divisor
+        return Affine(part.terms, offset, part.divisor * self.divisor, self.bend, self.extent)
+
+    def digit(self, weight: int, extent: int, *, is_first: bool) -> Affine | None:
+        """The position along an axis of `extent` that steps by `weight` in the dimension; `is_first`: no axis is
+        outside it. Where terms carry into each other it is rounded. None where this position is bent."""
+        if self.bend:
             return None
-        below = [(a, c) for a, c in self.terms if c < weight]
-        own = [(a, c) for a, c in self.terms if weight <= c < weight * extent]
-        above = [(a, c) for a, c in self.terms if c >= weight * extent]
-        offset = self.offset % (weight * extent) // weight
-        is_whole = not any(c % weight for _, c in own) and not any(c % (weight * extent) for _, c in above)
-        rest = self.offset % weight + sum(c * (a.extent - 1) for a, c in below)
-        most = offset + sum(c // weight * (a.extent - 1) for a, c in own)
-        return Affine(tuple((a, c // weight) for a, c in own), offset) if is_whole and rest < weight and most < extent else None
+        if self.divisor == 1 and self.offset >= 0 and all(c >= 0 for _, c in self.terms):
+            below = [(a, c) for a, c in self.terms if c < weight]
+            own = [(a, c) for a, c in self.terms if weight <= c < weight * extent]
+            above = [(a, c) for a, c in self.terms if c >= weight * extent]
+            offset = self.offset % (weight * extent) // weight
+            is_whole = not any(c % weight for _, c in own) and not any(c % (weight * extent) for _, c in above)
+            rest = self.offset % weight + sum(c * (a.extent - 1) for a, c in below)
+            most = offset + sum(c // weight * (a.extent - 1) for a, c in own)
+            if is_whole and rest < weight and most < extent:
+                return Affine(tuple((a, c // weight) for a, c in own), offset)
+        rounded = replace(self, divisor=self.divisor * weight)
+        return rounded if is_first else replace(rounded, bend="wrap", extent=extent)
 
     def hull(self, ranges: Mapping[Axis, tuple[int, int]]) -> tuple[int, int]:
         """The half-open range of positions for ranges of the axes; axes without one run over their whole extent.
@@ -107,6 +121,24 @@ def _bent(bend: Bend, extent: int, low: int, high: int) -> tuple[int, int]:
     mirrored = [abs(p) if p < 0 else 2 * last - p for p in (low, high) if not 0 <= p <= last]
     inside = [min(max(p, 0), last) for p in (low, high)]
     return min(*mirrored, *inside), max(*mirrored, *inside) + 1
+
+
+def _parts(axes: Dim, position: Affine, own: Mapping[Axis, int]) -> list[tuple[Affine | None, int]]:
+    """What positions of a dimension's axes are, each with its coefficient; the dimension is not taken apart where it
+    runs through as a whole."""
+    factors = {Fraction(own.get(leaf, 0), weight) for leaf, weight in weights(axes).items()}
+    factor = factors.pop() if len(factors) == 1 else None
+    if factor is not None and factor.denominator == 1:
+        return [(position.refined(), factor.numerator)]
+    return [(digit, own.get(leaf, 0)) for leaf, digit in digits(axes, position)]
+
+
+def digits(own: Dim, position: Affine) -> Iterator[tuple[Axis, Affine | None]]:
+    """Each leaf of a dimension, and where a position of the dimension is along it."""
+    steps, refined = weights(own), position.refined()
+    outermost = max(steps.values(), default=1)
+    for leaf, weight in steps.items():
+        yield leaf, refined if len(steps) == 1 else refined.digit(weight, leaf.extent, is_first=weight == outermost)
 
 
 @dataclass(frozen=True)
@@ -140,30 +172,45 @@ def link_of(position: Affine) -> Link | None:
 
 @dataclass(frozen=True)
 class Guard:
-    """Positions outside [0, extent) have the value `fill`; `fill` None: another piece of the operand has them."""
+    """Positions outside [start, stop) have the value `fill`; `fill` None: another piece of the operand has them."""
 
     position: Affine
-    extent: int
+    start: int
+    stop: int
     fill: float | None = 0.0
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One tensor's part of a view: where each of its dimensions is read, and what holds outside. Guards are asked in
-    order: the first that a position breaks decides."""
+    """One tensor's part of a view: where each of its axes is read, and what holds outside. Guards are asked in order:
+    the first that a position breaks decides."""
 
     tensor: Tensor
-    index: tuple[Affine, ...]
+    index: tuple[tuple[Axis, Affine], ...]
     guards: tuple[Guard, ...] = ()
 
-    def substituted(self, known: Mapping[Axis, Affine], guards: tuple[Guard, ...] = ()) -> Piece | None:
-        """The piece at the positions that its axes stand for; `guards` come before its own."""
-        index = [each.substituted(known) for each in self.index]
+    def substituted(self, known: Sequence[tuple[Dim, Affine]], guards: tuple[Guard, ...] = ()) -> Piece | None:
+        """The piece where dimensions are at these positions; `guards` come before its own."""
+        index = [found for axis, position in self.index for found in _moved(axis, position, known)]
         asked = [guard.position.substituted(known) for guard in self.guards]
-        if None in index or None in asked:
+        if None in asked or any(position is None for _, position in index):
             return None
         own = tuple(replace(g, position=p) for g, p in zip(self.guards, asked, strict=True) if p is not None)
-        return Piece(self.tensor, tuple(each for each in index if each is not None), (*guards, *own))
+        return Piece(self.tensor, tuple((axis, p) for axis, p in index if p is not None), (*guards, *own))
+
+    @property
+    def by_leaf(self) -> Iterator[tuple[Axis, Affine | None]]:
+        """Where each leaf of the tensor is read; None: nothing tells for this leaf alone."""
+        for axis, position in self.index:
+            yield from digits((axis,), position)
+
+
+def _moved(axis: Axis, position: Affine, known: Sequence[tuple[Dim, Affine]]) -> list[tuple[Axis, Affine | None]]:
+    """A tensor's axis at positions of others; leaf by leaf where no position of the whole says it."""
+    whole = position.substituted(known)
+    if whole is not None or axis.parts is None:
+        return [(axis, whole)]
+    return [(leaf, None if own is None else own.substituted(known)) for leaf, own in digits((axis,), position)]
 
 
 @dataclass(frozen=True)
@@ -183,14 +230,7 @@ class View:
     def at(self, positions: Iterable[Affine], guards: tuple[Guard, ...] = (), dims: tuple[Dim, ...] = ()) -> View | None:
         """The view read at these positions, one for each dimension, as a view with other dimensions; None where no
         access relation says so."""
-        known: dict[Axis, Affine] = {}
-        for own, position in zip(self.dims, positions, strict=True):
-            steps = weights(own)
-            for leaf, weight in steps.items():
-                digit = position.refined() if len(steps) == 1 else position.refined().digit(weight, leaf.extent)
-                if digit is None:
-                    return None
-                known[leaf] = digit
+        known = list(zip(self.dims, positions, strict=True))
         pieces = [piece.substituted(known, guards) for piece in self.pieces]
         return None if None in pieces else View(dims, tuple(piece for piece in pieces if piece is not None))
 

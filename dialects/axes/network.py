@@ -12,6 +12,12 @@ from frustum.dialects.axes.access import Affine, Link, Piece, link_of
 from frustum.dialects.axes.axis import Axis, Dim, align, leaves, weights
 
 
+Ranges = Mapping[Axis, tuple[int, int]]
+"""Half-open parts of axes; an axis without one has its whole extent."""
+Box = dict[Axis, tuple[int, int]]
+"""Half-open ranges of a tensor's axes."""
+
+
 class Kind(StrEnum):
     """Where a tensor comes from."""
 
@@ -66,12 +72,8 @@ class Operand:
 
 
 def _links(piece: Piece) -> Iterator[tuple[Axis, Link | None]]:
-    for own, position in zip(piece.tensor.dims, piece.index, strict=True):
-        steps = weights(own)
-        for leaf, weight in steps.items():
-            refined = position.refined()
-            digit = refined if len(steps) == 1 else refined.digit(weight, leaf.extent)
-            yield leaf, None if digit is None else link_of(digit)
+    for leaf, digit in piece.by_leaf:
+        yield leaf, None if digit is None else link_of(digit)
 
 
 @dataclass(eq=False)
@@ -118,25 +120,24 @@ class Layer:
             axis in self.combine or axis in self.result.axes
         )
 
-    def part(self, ranges: Mapping[Axis, tuple[int, int]]) -> list[list[tuple[Tensor, tuple[tuple[int, int], ...]]]]:
-        """Of each operand the boxes of tensors that a part of the axes needs, clipped to the tensors; half-open ranges,
-        one for each dimension. A box that is empty is left out."""
+    def part(self, ranges: Ranges) -> list[list[tuple[Tensor, Box]]]:
+        """Of each operand the boxes of tensors that a part of the axes needs, clipped to the tensors. A box that is
+        empty is left out."""
         return [[box for piece in operand.pieces if (box := _box(piece, operand, ranges))] for operand in self.operands]
 
 
-def _box(
-    piece: Piece, operand: Operand, ranges: Mapping[Axis, tuple[int, int]]
-) -> tuple[Tensor, tuple[tuple[int, int], ...]] | None:
-    shape = [math.prod(axis.extent for axis in dim) for dim in piece.tensor.dims]
+def _box(piece: Piece, operand: Operand, ranges: Ranges) -> tuple[Tensor, Box] | None:
     if operand.is_all:
-        return piece.tensor, tuple((0, extent) for extent in shape)
+        return piece.tensor, {axis: (0, axis.extent) for axis in piece.tensor.axes}
     for guard in piece.guards:
         low, high = guard.position.hull(ranges)
-        if high <= 0 or low >= guard.extent:
+        if high <= guard.start or low >= guard.stop:
             return None
-    hulls = (position.hull(ranges) for position in piece.index)
-    box = tuple((max(low, 0), min(high, extent)) for (low, high), extent in zip(hulls, shape, strict=True))
-    return (piece.tensor, box) if all(low < high for low, high in box) else None
+    box = {}
+    for axis, position in piece.index:
+        low, high = position.hull(ranges)
+        box[axis] = max(low, 0), min(high, axis.extent)
+    return (piece.tensor, box) if all(low < high for low, high in box.values()) else None
 
 
 @dataclass
@@ -176,14 +177,13 @@ def _settle(layers: Iterable[Layer]) -> None:
     has_split = True
     while has_split:
         has_split = False
-        for piece in pieces:
-            for own, position in zip(piece.tensor.dims, piece.index, strict=True):
-                other = _whole(position.refined(), math.prod(axis.extent for axis in own))
-                if other is None or len(leaves(own)) == len(other):
-                    continue
-                before = len(leaves(own)), len(leaves(other))
-                align(own, other)
-                has_split |= before != (len(leaves(own)), len(leaves(other)))
+        for axis, position in (found for piece in pieces for found in piece.index):
+            other = _whole(position.refined(), axis.extent)
+            if other is None or len(axis.leaves) == len(leaves(other)):
+                continue
+            before = len(axis.leaves), len(leaves(other))
+            align((axis,), other)
+            has_split |= before != (len(axis.leaves), len(leaves(other)))
 
 
 def _whole(position: Affine, extent: int) -> Dim | None:

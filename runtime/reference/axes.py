@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from frustum.dialects.axes.access import Affine, Piece
-from frustum.dialects.axes.axis import Axis, leaves
+from frustum.dialects.axes.axis import Axis, leaves, weights
 from frustum.dialects.axes.network import Tensor
 from frustum.runtime.kernels import Array
 
@@ -24,26 +24,34 @@ def gathered(pieces: Sequence[Piece], axes: Sequence[Axis], arrays: Mapping[Tens
     places = _places(axes, ranges or {})
     shape = tuple(stop - start for start, stop in ((ranges or {}).get(a, (0, a.extent)) for a in axes))
     result = np.zeros(shape, np.result_type(*(arrays[piece.tensor].dtype for piece in pieces)))
-    count = np.zeros(shape, np.int64)
+    elements, is_known = np.zeros(shape, np.int64), np.zeros(shape, bool)
     for piece in pieces:
         open_, value = np.ones(shape, bool), np.zeros(shape, result.dtype)
         mine = np.ones(shape, bool)
         for guard in piece.guards:
             position = _position(guard.position, places)
-            outside = open_ & ~((position >= 0) & (position < guard.extent))
+            outside = open_ & ~((position >= guard.start) & (position < guard.stop))
             if guard.fill is None:
                 mine &= ~outside
             else:
                 value[outside] = guard.fill
             open_ &= ~outside
-        index = tuple(
-            np.broadcast_to(_position(each, places), shape)[open_] for each in piece.index
-        )
-        value[open_] = arrays[piece.tensor][index]
+        flat = _flat(piece, places)
+        value[open_] = arrays[piece.tensor].reshape(-1)[np.broadcast_to(flat, shape)[open_]]
         result[mine] = value[mine]
-        count += mine
-    assert (count == 1).all(), "every position has one element"
+        elements += mine & open_
+        is_known |= mine
+    assert is_known.all() and elements.max(initial=0) <= 1, "every position has one element, or a fill"
     return result
+
+
+def _flat(piece: Piece, places: Mapping[Axis, Array]) -> Array:
+    """Numbers of elements in the dense tensor."""
+    steps, index = weights(piece.tensor.axes), dict(piece.index)
+    total: Array = np.asarray(0)
+    for axis, position in index.items():
+        total = total + steps[axis.leaves[-1]] * _position(position, places)
+    return total
 
 
 def _places(axes: Sequence[Axis], ranges: Ranges) -> dict[Axis, Array]:

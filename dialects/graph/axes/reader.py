@@ -148,7 +148,7 @@ class Reader:
 
 
 def _identity(tensor: Tensor) -> Piece:
-    return Piece(tensor, tuple(Affine.along(own) for own in tensor.dims))
+    return Piece(tensor, tuple((axis, Affine.of(axis)) for axis in tensor.axes))
 
 
 def window(name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, dilation: int = 1) -> tuple[
@@ -160,7 +160,7 @@ def window(name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, d
     low, high = position.hull({})
     extent = extent_of(own)
     is_inside = low >= 0 and high <= extent
-    return position, () if is_inside else (Guard(position, extent),), (tap,) if tap else ()
+    return position, () if is_inside else (Guard(position, 0, extent),), (tap,) if tap else ()
 
 
 def bits_of(value: SSAValue) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.axes.access import Affine, Guard, View
+from frustum.dialects.axes.access import Affine, View
 from frustum.dialects.axes.axis import Axis, Dim, dim, extent_of, leaves, regroup
 from frustum.dialects.axes.network import Combine
 from frustum.dialects.functions import Interpolation, Pooling, Reduction, Rounding
@@ -28,7 +29,7 @@ def pool(reader: Reader, op: g.PoolOp) -> View | None:
         positions[at], guard, tap = window(
             f"k{name}", own, dims[at], op.kernel[k], op.strides[k], op.pads[k], op.dilations[k]
         )
-        guards += [Guard(each.position, each.extent, fill) for each in guard]
+        guards += [replace(each, fill=fill) for each in guard]
         taps += tap
     combine = Combine.MAX if op.kind == Pooling.MAX else Combine.SUM
     read = x.at(positions, tuple(guards))

@@ -60,7 +60,7 @@ def pad(reader: Reader, op: g.PadOp) -> View | None:
         dims.append(own if is_same else dim("pad", size))
         positions.append(Affine.along(dims[-1], 1, -low))
         if not is_same and (low > 0 or size - low > extent_of(own)):
-            guards.append(Guard(positions[-1], extent_of(own), op.value))
+            guards.append(Guard(positions[-1], 0, extent_of(own), op.value))
     return x.at(positions, tuple(guards), tuple(dims))
 
 
@@ -86,12 +86,12 @@ def concat(reader: Reader, op: g.ConcatOp) -> View | None:
     dims, start, parts = list(views[-1].dims), 0, []
     dims[axis] = dim("side", shape[axis])
     for view in views:
-        position = Affine.along(dims[axis], 1, -start)
+        position, stop = Affine.along(dims[axis], 1, -start), start + view.shape[axis]
         read = at_places(view, {k: own for k, own in enumerate(dims) if k != axis}, {axis: position})
         if read is None:
             return None
-        parts.append((read, Guard(position, view.shape[axis], None)))
-        start += view.shape[axis]
+        parts.append((read, Guard(Affine.along(dims[axis]), start, stop, None)))
+        start = stop
     return View(tuple(dims), beside(parts))
 
 
@@ -111,7 +111,7 @@ def stack(reader: Reader, op: g.StackOp) -> View | None:
     position = Affine.along(made, op.stride, -op.pads[0])
     if tap:
         position += Affine.along(tap, op.dilation)
-    guards = (Guard(position, extent_of(depth)),) if any(op.pads) else ()
+    guards = (Guard(position, 0, extent_of(depth)),) if any(op.pads) else ()
     positions = [position, Affine.along(channels), *map(Affine.along, plane)]
     if op.volume:
         positions[:2] = reversed(positions[:2])
@@ -161,7 +161,7 @@ def interleave(reader: Reader, op: g.InterleaveOp) -> View | None:
         read = at_places(view, {0: images, 1: channels}, {2 + k: Affine.along(own) for k, (own, _) in enumerate(places)})
         if read is None:
             return None
-        guards = [Guard(Affine.along(own, 1, -at), 1, None) for (_, own), at in zip(places, phases, strict=True)]
+        guards = [Guard(Affine.along(own), at, at + 1, None) for (_, own), at in zip(places, phases, strict=True)]
         parts.append((View((), beside([(read, guards[1])])), guards[0]))
     whole = View(dims, beside(parts))
     shape = g.shape_of(op.result)
