@@ -7,7 +7,7 @@ import math
 from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine, Bend, Guard, View, beside
 from frustum.dialects.axes.axis import Dim, align, dim, extent_of, regroup
-from frustum.dialects.graph.axes.reader import Reader, reads
+from frustum.dialects.graph.axes.reader import NEEDS_ALL, Reader, reads
 
 
 @reads(g.ReshapeOp)
@@ -173,3 +173,6 @@ def at_places(view: View, dims: dict[int, Dim], positions: dict[int, Affine]) ->
     for k, own in dims.items():
         align(view.dims[k], own)
     return view.at(positions[k] if k in positions else Affine.along(dims[k]) for k in range(len(view.dims)))
+
+
+NEEDS_ALL[g.RearrangeOp] = "a layout pass makes it of slices and concatenations, which are views before it runs"
