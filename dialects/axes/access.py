@@ -87,7 +87,9 @@ class Affine:
             own = [(a, c) for a, c in self.terms if weight <= c < weight * extent]
             above = [(a, c) for a, c in self.terms if c >= weight * extent]
             offset = self.offset % (weight * extent) // weight
-            is_whole = not any(c % weight for _, c in own) and not any(c % (weight * extent) for _, c in above)
+            is_whole = not any(c % weight for _, c in own) and not any(
+                c % (weight * extent) for _, c in above
+            )
             rest = self.offset % weight + sum(c * (a.extent - 1) for a, c in below)
             most = offset + sum(c // weight * (a.extent - 1) for a, c in own)
             if is_whole and rest < weight and most < extent:
@@ -138,7 +140,10 @@ def digits(own: Dim, position: Affine) -> Iterator[tuple[Axis, Affine | None]]:
     steps, refined = weights(own), position.refined()
     outermost = max(steps.values(), default=1)
     for leaf, weight in steps.items():
-        yield leaf, refined if len(steps) == 1 else refined.digit(weight, leaf.extent, is_first=weight == outermost)
+        yield (
+            leaf,
+            refined if len(steps) == 1 else refined.digit(weight, leaf.extent, is_first=weight == outermost),
+        )
 
 
 @dataclass(frozen=True)
@@ -189,7 +194,9 @@ class Piece:
     index: tuple[tuple[Axis, Affine], ...]
     guards: tuple[Guard, ...] = ()
 
-    def substituted(self, known: Sequence[tuple[Dim, Affine]], guards: tuple[Guard, ...] = ()) -> Piece | None:
+    def substituted(
+        self, known: Sequence[tuple[Dim, Affine]], guards: tuple[Guard, ...] = ()
+    ) -> Piece | None:
         """The piece where dimensions are at these positions; `guards` come before its own."""
         index = [found for axis, position in self.index for found in _moved(axis, position, known)]
         asked = [guard.position.substituted(known) for guard in self.guards]
@@ -205,12 +212,16 @@ class Piece:
             yield from digits((axis,), position)
 
 
-def _moved(axis: Axis, position: Affine, known: Sequence[tuple[Dim, Affine]]) -> list[tuple[Axis, Affine | None]]:
+def _moved(
+    axis: Axis, position: Affine, known: Sequence[tuple[Dim, Affine]]
+) -> list[tuple[Axis, Affine | None]]:
     """A tensor's axis at positions of others; leaf by leaf where no position of the whole says it."""
     whole = position.substituted(known)
     if whole is not None or axis.parts is None:
         return [(axis, whole)]
-    return [(leaf, None if own is None else own.substituted(known)) for leaf, own in digits((axis,), position)]
+    return [
+        (leaf, None if own is None else own.substituted(known)) for leaf, own in digits((axis,), position)
+    ]
 
 
 @dataclass(frozen=True)
@@ -227,7 +238,9 @@ class View:
     def shape(self) -> tuple[int, ...]:
         return tuple(extent_of(dim) for dim in self.dims)
 
-    def at(self, positions: Iterable[Affine], guards: tuple[Guard, ...] = (), dims: tuple[Dim, ...] = ()) -> View | None:
+    def at(
+        self, positions: Iterable[Affine], guards: tuple[Guard, ...] = (), dims: tuple[Dim, ...] = ()
+    ) -> View | None:
         """The view read at these positions, one for each dimension, as a view with other dimensions; None where no
         access relation says so."""
         known = list(zip(self.dims, positions, strict=True))

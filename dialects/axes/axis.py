@@ -35,7 +35,9 @@ class Axis:
 
     def split(self, outer: int) -> tuple[Axis, Axis]:
         """Splits the axis into `outer` ranges of equal length; the extent is a multiple of `outer`."""
-        assert self.parts is None and 1 < outer < self.extent and self.extent % outer == 0 and not self.is_bound
+        assert (
+            self.parts is None and 1 < outer < self.extent and self.extent % outer == 0 and not self.is_bound
+        )
         self.parts = Axis(f"{self.name}.o", outer), Axis(f"{self.name}.i", self.extent // outer)
         return self.parts
 

@@ -11,7 +11,6 @@ from functools import cached_property
 from frustum.dialects.axes.access import Affine, Link, Piece, link_of
 from frustum.dialects.axes.axis import Axis, Dim, align, leaves, weights
 
-
 Ranges = Mapping[Axis, tuple[int, int]]
 """Half-open parts of axes; an axis without one has its whole extent."""
 Box = dict[Axis, tuple[int, int]]
@@ -123,7 +122,10 @@ class Layer:
     def part(self, ranges: Ranges) -> list[list[tuple[Tensor, Box]]]:
         """Of each operand the boxes of tensors that a part of the axes needs, clipped to the tensors. A box that is
         empty is left out."""
-        return [[box for piece in operand.pieces if (box := _box(piece, operand, ranges))] for operand in self.operands]
+        return [
+            [box for piece in operand.pieces if (box := _box(piece, operand, ranges))]
+            for operand in self.operands
+        ]
 
 
 def _box(piece: Piece, operand: Operand, ranges: Ranges) -> tuple[Tensor, Box] | None:

@@ -16,7 +16,12 @@ Ranges = Mapping[Axis, tuple[int, int]]
 """Half-open parts of axes; an axis without one has its whole extent."""
 
 
-def gathered(pieces: Sequence[Piece], axes: Sequence[Axis], arrays: Mapping[Tensor, Array], ranges: Ranges | None = None) -> Array:
+def gathered(
+    pieces: Sequence[Piece],
+    axes: Sequence[Axis],
+    arrays: Mapping[Tensor, Array],
+    ranges: Ranges | None = None,
+) -> Array:
     """Elements at every position of these leaves, one dimension for each. `arrays`: whole tensors, in their dimensions.
 
     Raises AssertionError where a position has no element, or two pieces have one.

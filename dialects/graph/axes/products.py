@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from frustum.dialects import graph as g
-from frustum.dialects.axes.access import Affine, View
+from frustum.dialects.axes.access import Affine, Guard, View
 from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of, leaves, regroup
 from frustum.dialects.axes.network import Combine
-from frustum.dialects.graph.axes.reader import Reader, act_of, passes_of, reads, window
+from frustum.dialects.graph.axes.reader import Reader, passes_of, reads, window
 
 
 @reads(g.ConvOp)
@@ -19,11 +19,13 @@ def conv(reader: Reader, op: g.ConvOp) -> View | None:
         return None
     groups, summed = grouped
     made = (*groups, *dim("c", out[1] // op.groups))
-    positions, guards, taps, dims = [], [], [], [images, made]
+    positions, guards, taps, dims = [], list[Guard](), [], [images, made]
     for k, own in enumerate(plane):
         is_same = (kernel[k], op.strides[k], op.pads[k], op.pads[k + 2]) == (1, 1, 0, 0)
         dims.append(own if is_same else dim("yx"[k], out[2 + k]))
-        position, guard, tap = window("kh kw".split()[k], own, dims[-1], kernel[k], op.strides[k], op.pads[k], op.dilations[k])
+        position, guard, tap = window(
+            ["kh", "kw"][k], own, dims[-1], kernel[k], op.strides[k], op.pads[k], op.dilations[k]
+        )
         positions.append(position)
         guards += guard
         taps.append(tap)
@@ -51,7 +53,12 @@ def matmul(reader: Reader, op: g.MatmulOp) -> View | None:
 
 
 def product(
-    reader: Reader, op: g.ConvOp | g.MatmulOp, dims: list[Dim], factors: list[View | None], made: Dim, summed: list[Axis]
+    reader: Reader,
+    op: g.ConvOp | g.MatmulOp,
+    dims: list[Dim],
+    factors: list[View | None],
+    made: Dim,
+    summed: list[Axis],
 ) -> View | None:
     """What both have on the way out: a vector of one number per output channel each, a residual, an activation."""
     vectors = [v for value in (op.bias, op.w_zero, op.multiplier) for v in reader.optional(value, [made])]
@@ -84,7 +91,11 @@ def attention(reader: Reader, op: g.AttentionOp) -> View | None:
     """Scores (summed over a head's channels), their powers of e (online along the keys), and what these weigh (summed
     along the keys).  Source: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018."""
     (queries, keys), (size, value_size) = op.heads, op.sizes
-    parts = (op.q, queries, size, op.firsts[0]), (op.k, keys, size, op.firsts[1]), (op.v, keys, value_size, op.firsts[2])
+    parts = (
+        (op.q, queries, size, op.firsts[0]),
+        (op.k, keys, size, op.firsts[1]),
+        (op.v, keys, value_size, op.firsts[2]),
+    )
     found = [_heads(reader, op, *part) for part in parts]
     if any(part is None for part in found):
         return None
@@ -105,10 +116,13 @@ def attention(reader: Reader, op: g.AttentionOp) -> View | None:
     )  # fmt: skip
     if scores is None:
         return None
-    masked = () if op.causal_from is None else (Affine.along(rows, 1, op.causal_from) + Affine.along(along, -1),)
+    masked = (
+        () if op.causal_from is None else (Affine.along(rows, 1, op.causal_from) + Affine.along(along, -1),)
+    )
     powers = reader.add(
         op, scores_dims, [scores.at(map(Affine.along, scores_dims)), *reader.optional(op.mask, scores_dims)],
-        role="softmax", reduced=dict.fromkeys(along, Combine.ONLINE), passes=SOFTMAX_PASSES, storage_of=0, domain=masked,
+        role="softmax", reduced=dict.fromkeys(along, Combine.ONLINE), passes=SOFTMAX_PASSES,
+        storage_of=0, domain=masked,
     )  # fmt: skip
     if powers is None:
         return None
@@ -127,7 +141,9 @@ SOFTMAX_PASSES = 1 + 1 + passes_of("exp") + 1
 """Maximum, difference, power, sum; the division is one of every result (docs/techniques/machine.md)."""
 
 
-def _heads(reader: Reader, op: g.AttentionOp, value: object, heads: int, size: int, first: int) -> View | None:
+def _heads(
+    reader: Reader, op: g.AttentionOp, value: object, heads: int, size: int, first: int
+) -> View | None:
     """q, k or v as [batch, heads, rows, size]."""
     view = reader.view(value)  # type: ignore[arg-type]
     if not op.is_channels_first and len(view.dims) == 4:

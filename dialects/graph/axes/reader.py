@@ -16,7 +16,8 @@ from frustum.dialects.axes.network import AxisNetwork, Combine, Kind, Layer, Ope
 from frustum.dialects.functions import ELEMENTWISE
 
 TRANSCENDENTAL_PASSES = 4
-"""Of the vector unit, for one of exponential, logarithm, root, division, sigmoid, tanh and erf (docs/techniques/machine.md)."""
+"""Of the vector unit, for one of exponential, logarithm, root, division, sigmoid, tanh and erf.
+Source: docs/techniques/machine.md."""
 STATISTICS_BITS = 64
 """Two f32 numbers: sums of x and of its square, or maximum and sum of powers."""
 
@@ -140,7 +141,9 @@ class Reader:
         for mine, theirs in zip(view.dims, own, strict=True):
             if extent_of(mine) == extent_of(theirs):
                 align(mine, theirs)
-        return view.at(Affine.along(d) if extent_of(m) > 1 else Affine() for m, d in zip(view.dims, own, strict=True))
+        return view.at(
+            Affine.along(d) if extent_of(m) > 1 else Affine() for m, d in zip(view.dims, own, strict=True)
+        )
 
     def optional(self, value: SSAValue | None, dims: Sequence[Dim]) -> list[View | None]:
         """The read of an operand that may be absent."""
@@ -151,9 +154,9 @@ def _identity(tensor: Tensor) -> Piece:
     return Piece(tensor, tuple((axis, Affine.of(axis)) for axis in tensor.axes))
 
 
-def window(name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, dilation: int = 1) -> tuple[
-    Affine, tuple[Guard, ...], tuple[Axis, ...]
-]:
+def window(
+    name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, dilation: int = 1
+) -> tuple[Affine, tuple[Guard, ...], tuple[Axis, ...]]:
     """Where a window reads along one dimension: position, guard of what lies beyond, and the axis of its taps."""
     tap = Axis(name, kernel, is_tap=True) if kernel > 1 else None
     position = Affine.along(made, stride, -pad) + (Affine.of(tap, dilation) if tap else Affine())

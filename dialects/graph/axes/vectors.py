@@ -9,7 +9,7 @@ from fractions import Fraction
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
-from frustum.dialects.axes.access import Affine, View
+from frustum.dialects.axes.access import Affine, Guard, View
 from frustum.dialects.axes.axis import Axis, Dim, dim, extent_of, leaves, regroup
 from frustum.dialects.axes.network import Combine
 from frustum.dialects.functions import Interpolation, Pooling, Reduction, Rounding
@@ -21,7 +21,7 @@ def pool(reader: Reader, op: g.PoolOp) -> View | None:
     """Windows over rows and columns, or over slices."""
     x, out = reader.view(op.x), g.shape_of(op.result)
     cut = {0: "z"} if op.is_of_slices else {2: "y", 3: "x"}
-    dims, guards, taps = list(x.dims), [], []
+    dims, guards, taps = list(x.dims), list[Guard](), list[Axis]()
     positions = [Affine.along(own) for own in x.dims]
     fill = -math.inf if op.kind == Pooling.MAX else 0.0
     for k, (at, name) in enumerate(cut.items()):
@@ -91,13 +91,21 @@ def normalise(reader: Reader, op: g.NormaliseOp) -> View | None:
     kept = tuple((groups if k == 1 else ()) if k in op.axes else own for k, own in enumerate(dims))
     read = x.at(map(Affine.along, x.dims))
     known = reader.add(
-        op, kept, [read], role="sums", reduced=dict.fromkeys(leaves(reduced), Combine.SUM), passes=2, bits=STATISTICS_BITS
+        op,
+        kept,
+        [read],
+        role="sums",
+        reduced=dict.fromkeys(leaves(reduced), Combine.SUM),
+        passes=2,
+        bits=STATISTICS_BITS,
     )
     if known is None:
         return None
     by_group = known.with_dims(tuple(() if k in op.axes and k != 1 else own for k, own in enumerate(kept)))
     extra = [view for value in (op.scale, op.shift) for view in reader.optional(value, dims)]
-    return _of_each(reader, op, x, by_group, 2 + passes_of(act_of(op)), extra, groups if op.groups > 1 else None)
+    return _of_each(
+        reader, op, x, by_group, 2 + passes_of(act_of(op)), extra, groups if op.groups > 1 else None
+    )
 
 
 def _of_each(
@@ -135,7 +143,7 @@ def dequantize(reader: Reader, op: g.DequantizeOp) -> View | None:
 
 
 def _pointwise(reader: Reader, op: Operation, values: list[SSAValue], passes: int) -> View | None:
-    """Element by element; each dimension is that of the first operand that has all of it, intermediates before inputs."""
+    """Element by element; a dimension is that of the first operand that has all of it, intermediates first."""
     shape, views = g.shape_of(op.results[0]), [reader.view(value) for value in values]
     made = {layer.result for layer in reader.layers}
     ranked = sorted(views, key=lambda view: not any(piece.tensor in made for piece in view.pieces))
@@ -147,7 +155,11 @@ def _pointwise(reader: Reader, op: Operation, values: list[SSAValue], passes: in
         dims = [dim("p", extent) for extent in shape]  # one operand is the other turned: axes of its own
     whole = [k for k, view in enumerate(views) if view.shape == shape]
     return reader.add(
-        op, dims, [reader.along(view, dims) for view in views], passes=passes, storage_of=whole[0] if whole else None
+        op,
+        dims,
+        [reader.along(view, dims) for view in views],
+        passes=passes,
+        storage_of=whole[0] if whole else None,
     )
 
 
@@ -175,7 +187,11 @@ def _rounded(op: g.ResizeOp, k: int, made: Dim, extent: int, tap: Axis | None) -
     """The position that a resize reads, exactly: None if no fraction gives it at each of the result's."""
     scale = Fraction(op.scale[k]).limit_denominator(MOST_DENOMINATOR)
     offset = Fraction(op.offset[k]).limit_denominator(MOST_DENOMINATOR)
-    half = {Rounding.CEIL: Fraction(1), Rounding.ROUND_PREFER_FLOOR: Fraction(1, 2), Rounding.ROUND_PREFER_CEIL: Fraction(1, 2)}
+    half = {
+        Rounding.CEIL: Fraction(1),
+        Rounding.ROUND_PREFER_FLOOR: Fraction(1, 2),
+        Rounding.ROUND_PREFER_CEIL: Fraction(1, 2),
+    }
     rounding = Rounding.FLOOR if tap else Rounding(op.rounding)
     divisor = math.lcm(scale.denominator, offset.denominator, 2)
     shift = offset * divisor + half.get(rounding, Fraction(0)) * divisor

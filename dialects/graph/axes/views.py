@@ -42,7 +42,9 @@ def slice_(reader: Reader, op: g.SliceOp | g.PickOp) -> View | None:
     return moved(reader.view(op.x), op.starts, op.sizes, op.steps)
 
 
-def moved(view: View, starts: tuple[int, ...], sizes: tuple[int, ...], steps: tuple[int, ...] | None = None) -> View | None:
+def moved(
+    view: View, starts: tuple[int, ...], sizes: tuple[int, ...], steps: tuple[int, ...] | None = None
+) -> View | None:
     """Every steps-th position from starts on of each dimension."""
     dims, positions = [], []
     for own, start, size, step in zip(view.dims, starts, sizes, steps or (1,) * len(starts), strict=True):
@@ -127,7 +129,9 @@ def space_to_depth(reader: Reader, op: g.SpaceToDepthOp) -> View | None:
         return None
     (rows, down), (columns, across) = (each for each in split if each is not None)
     phases = (*down, *across)
-    return x.with_dims((images, (*channels, *phases) if op.apart == 1 else (*phases, *channels), rows, columns))
+    return x.with_dims(
+        (images, (*channels, *phases) if op.apart == 1 else (*phases, *channels), rows, columns)
+    )
 
 
 @reads(g.DepthToSpaceOp)
@@ -158,10 +162,14 @@ def interleave(reader: Reader, op: g.InterleaveOp) -> View | None:
     parts = []
     for k, view in enumerate(views):
         phases = divmod(k, op.factor[1])
-        read = at_places(view, {0: images, 1: channels}, {2 + k: Affine.along(own) for k, (own, _) in enumerate(places)})
+        read = at_places(
+            view, {0: images, 1: channels}, {2 + k: Affine.along(own) for k, (own, _) in enumerate(places)}
+        )
         if read is None:
             return None
-        guards = [Guard(Affine.along(own), at, at + 1, None) for (_, own), at in zip(places, phases, strict=True)]
+        guards = [
+            Guard(Affine.along(own), at, at + 1, None) for (_, own), at in zip(places, phases, strict=True)
+        ]
         parts.append((View((), beside([(read, guards[1])])), guards[0]))
     whole = View(dims, beside(parts))
     shape = g.shape_of(op.result)
@@ -175,4 +183,6 @@ def at_places(view: View, dims: dict[int, Dim], positions: dict[int, Affine]) ->
     return view.at(positions[k] if k in positions else Affine.along(dims[k]) for k in range(len(view.dims)))
 
 
-NEEDS_ALL[g.RearrangeOp] = "a layout pass makes it of slices and concatenations, which are views before it runs"
+NEEDS_ALL[g.RearrangeOp] = (
+    "a layout pass makes it of slices and concatenations, which are views before it runs"
+)

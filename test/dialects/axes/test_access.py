@@ -17,8 +17,11 @@ def positions(position: Affine, ranges: dict) -> list[int]:
         p = (sum(c * x for (_, c), x in zip(terms, point, strict=True)) + position.offset) // position.divisor
         last = position.extent - 1
         bent = {
-            "": p, "wrap": p % max(position.extent, 1), "edge": min(max(p, 0), last), "reflect": last - abs(last - abs(p)),
-        }  # fmt: skip
+            "": p,
+            "wrap": p % max(position.extent, 1),
+            "edge": min(max(p, 0), last),
+            "reflect": last - abs(last - abs(p)),
+        }
         found.append(bent[position.bend])
     return found
 
@@ -79,6 +82,12 @@ def test_digits_make_up_the_position(extents, position):
         assert digit is not None
         order = Affine(position.terms, digit.offset, digit.divisor, digit.bend, digit.extent)
         coefficients = dict(digit.terms)
-        same = Affine(tuple((a, coefficients.get(a, 0)) for a, _ in position.terms), order.offset, order.divisor, order.bend, order.extent)
+        same = Affine(
+            tuple((a, coefficients.get(a, 0)) for a, _ in position.terms),
+            order.offset,
+            order.divisor,
+            order.bend,
+            order.extent,
+        )
         made = [m + steps[axis] * p for m, p in zip(made, positions(same, {}), strict=True)]
     assert made == found

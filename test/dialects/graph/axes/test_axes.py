@@ -10,7 +10,7 @@ from xdsl.ir import Block
 
 from frustum.dialects import graph as g
 from frustum.dialects.axes.network import Kind
-from frustum.dialects.graph.axes import NEEDS_ALL, OPERATIONS, read_network
+from frustum.dialects.graph.axes import NEEDS_ALL, OPERATIONS
 from frustum.dialects.graph.axes.reader import Reader
 from frustum.dialects.graph.declaration import declared_in
 from frustum.runtime.reference.axes import view_array
@@ -92,12 +92,17 @@ LAYERS = {
     "batched": lambda a: g.MatmulOp(a[0], a[1]),
     "reduce": lambda a: g.ReduceOp("mean", a[0], (1, 3), False),
     "resize": lambda a: g.ResizeOp("linear", a[0], (7, 9), scale=(5 / 7, 6 / 9), offset=(-0.1, 0.2)),
-    "nearest": lambda a: g.ResizeOp("nearest", a[0], (7, 4), rounding="round_prefer_ceil", scale=(5 / 7, 1.5), offset=(0, 0)),
+    "nearest": lambda a: g.ResizeOp(
+        "nearest", a[0], (7, 4), rounding="round_prefer_ceil", scale=(5 / 7, 1.5), offset=(0, 0)
+    ),
     "broadcast": lambda a: g.BinaryOp("mul", a[0], a[1]),
 }
 SHAPES = {
     "conv": [(1, 3, 9, 8), (4, 3, 3, 3), (4,)], "groups": [(2, 4, 6, 5), (6, 2, 3, 3)], "pool": [(1, 3, 9, 8)],
-    "matmul": [(2, 5, 6), (7, 6)], "batched": [(2, 1, 5, 6), (3, 6, 4)], "reduce": [(2, 4, 5, 6)], "resize": [(1, 2, 5, 6)],
+    "matmul": [(2, 5, 6), (7, 6)],
+    "batched": [(2, 1, 5, 6), (3, 6, 4)],
+    "reduce": [(2, 4, 5, 6)],
+    "resize": [(1, 2, 5, 6)],
     "nearest": [(1, 2, 5, 6)], "broadcast": [(2, 1, 5, 6), (4, 1, 6)],
 }  # fmt: skip
 
@@ -121,7 +126,9 @@ def test_the_part_that_is_asked_for_is_enough(name, seed):
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in SHAPES[name]]
     masked = []
     for boxes, array in zip(layer.part(ranges), arrays, strict=True):
-        kept = np.full_like(array, np.nan).reshape([axis.extent for box in boxes[:1] for axis in box[0].axes] or array.shape)
+        kept = np.full_like(array, np.nan).reshape(
+            [axis.extent for box in boxes[:1] for axis in box[0].axes] or array.shape
+        )
         for tensor, box in boxes:
             place = tuple(slice(*box_of(box, leaf)) for leaf in tensor.axes)
             kept[place] = array.reshape(kept.shape)[place]
