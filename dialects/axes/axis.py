@@ -24,6 +24,8 @@ class Axis:
     is_bound: bool = False
     is_tap: bool = False
     parts: tuple[Axis, Axis] | None = None
+    is_named: bool = False
+    """Whether the name is the only one of its network."""
 
     def __repr__(self) -> str:
         return f"{self.name}:{self.extent}"

@@ -152,6 +152,10 @@ class AxisNetwork:
 
     def __post_init__(self) -> None:
         _settle(self.layers)
+        for tensor in self.tensors:
+            _name_apart(tensor.axes, tensor.name)
+        for layer in self.layers:
+            _name_apart(layer.combine, layer.name)
 
     @cached_property
     def maker(self) -> dict[Tensor, Layer]:
@@ -171,6 +175,13 @@ class AxisNetwork:
         """Every input and weight that is read, and every output, once."""
         read = (t for t in self.tensors if t.kind in (Kind.INPUT, Kind.WEIGHT) and t in self.readers)
         return sum(t.size_bytes for t in read) + sum(t.size_bytes for t in self.tensors if t.is_output)
+
+
+def _name_apart(axes: Iterable[Axis], owner: str) -> None:
+    """Axes have the name of the first tensor or layer that has them before their own."""
+    for axis in axes:
+        if not axis.is_named:
+            axis.name, axis.is_named = f"{owner}.{axis.name}", True
 
 
 def _settle(layers: Iterable[Layer]) -> None:

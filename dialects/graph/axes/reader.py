@@ -81,7 +81,7 @@ class Reader:
     # ------------------------------------------------------------ tensors
 
     def root(self, name: str, value: SSAValue, kind: Kind) -> View:
-        dims = tuple(dim(f"{name}.{k}", extent) for k, extent in enumerate(g.shape_of(value)))
+        dims = tuple(dim(str(k), extent) for k, extent in enumerate(g.shape_of(value)))
         return self.tensor(name, dims, bits_of(value), kind)
 
     def tensor(self, name: str, dims: Iterable[Dim], bits: int, kind: Kind) -> View:
