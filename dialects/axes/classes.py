@@ -63,8 +63,9 @@ def _why_not_read(group: Class, layer: Layer, makers: dict[Tensor, Layer]) -> st
                 continue
             (axis,) = group & set(maker.axes)
             if axis not in piece.tensor.axes:
-                return f"{layer.name} reads {piece.tensor.name}, a sum over {axis.name} that is whole after the last pass"
-            links = [link for tensor, found in operand.links() if tensor is piece.tensor for a, link in found.items() if a is axis]
+                sum_ = f"{piece.tensor.name}, a sum over {axis.name}"
+                return f"{layer.name} reads {sum_} that is whole after the last pass"
+            links = [found.get(axis) for tensor, found in operand.links() if tensor is piece.tensor]
             if operand.is_all or any(link is None or link.axis not in group for link in links):
                 return f"{layer.name} needs all of {axis.name} of {piece.tensor.name}"
     return ""
@@ -75,11 +76,18 @@ def _why_not_online(group: Class, layer: Layer, layers: Sequence[Layer]) -> str:
     online = [axis for axis, rule in layer.combine.items() if rule is Combine.ONLINE and axis in group]
     if not online:
         return ""
-    readers = [other for other in layers if any(p.tensor is layer.result for o in other.operands for p in o.pieces)]
+    readers = [
+        other for other in layers if any(p.tensor is layer.result for o in other.operands for p in o.pieces)
+    ]
     for reader in readers:
         if not group & set(reader.combine):
-            return f"{reader.name} reads {layer.result.name} before its last pass over {online[0].name} and does not sum over it"
-    return "" if readers else f"{layer.result.name} is rescaled in later passes over {online[0].name}, and is read outside"
+            early = f"{layer.result.name} before its last pass over {online[0].name}"
+            return f"{reader.name} reads {early} and does not sum over it"
+    return (
+        ""
+        if readers
+        else f"{layer.result.name} is rescaled in later passes over {online[0].name}, but read outside"
+    )
 
 
 class _Groups:

@@ -77,12 +77,16 @@ class _Walk:
         twice = [name for name in set(names) if names.count(name) > 1]
         unknown = [name for name in names if name not in self.layers]
         if missing or twice or unknown:
-            raise PlanError(f"layers that no compute has: {missing}; that two have: {twice}; not of the network: {unknown}")
+            raise PlanError(
+                f"layers that no compute has: {missing}; that two have: {twice}; not of the network: {unknown}"
+            )
         done: set[Tensor] = set()
         for name in names:
             for tensor in self.operands(self.layers[name]):
                 if tensor in self.network.maker and tensor not in done:
-                    raise PlanError(f"{name} reads {tensor.name}, which is made after it: move its maker before it")
+                    raise PlanError(
+                        f"{name} reads {tensor.name}, which is made after it: move its maker before it"
+                    )
             done.add(self.layers[name].result)
 
     def operands(self, layer: Layer) -> Iterable[Tensor]:
@@ -112,7 +116,9 @@ class _Walk:
 
     def loop(self, node: Loop, spans: Spans, held: _Held) -> None:
         if node.over is not Over.TIME or node.halo is Halo.EXCHANGED:
-            raise PlanError(f"for {node.axis} over {node.over or 'time'} {node.halo}: only passes in time are counted")
+            raise PlanError(
+                f"for {node.axis} over {node.over or 'time'} {node.halo}: only passes in time are counted"
+            )
         axis, group, inside = self.class_of(node)
         last: dict[str, int] = {}
         for start, stop in pairwise(node.edges):
@@ -148,7 +154,9 @@ class _Walk:
         return found
 
     def is_read_elsewhere(self, tensor: Tensor, inside: list[Layer]) -> bool:
-        return tensor.is_output or any(reader not in inside for reader in self.network.readers.get(tensor, []))
+        return tensor.is_output or any(
+            reader not in inside for reader in self.network.readers.get(tensor, [])
+        )
 
     def sequence(self, node: Sequence, spans: Spans, held: _Held) -> None:
         if node.subsets:
@@ -168,7 +176,11 @@ class _Walk:
             self.visit(child, spans, _Held(boxes, size))
             for resident in node.residents:
                 tensor = self.tensors[resident.tensor]
-                if k == resident.first and tensor in self.made_in(child) and self.leaves(tensor, node, resident):
+                if (
+                    k == resident.first
+                    and tensor in self.made_in(child)
+                    and self.leaves(tensor, node, resident)
+                ):
                     self.counted.write_bytes += bytes_of(tensor, boxes[tensor])
 
     def made_in(self, child: Node) -> set[Tensor]:
@@ -176,13 +188,19 @@ class _Walk:
 
     def leaves(self, tensor: Tensor, node: Sequence, resident: Resident) -> bool:
         """Whether somebody outside the residency wants the tensor."""
-        names = {name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)}
-        return tensor.is_output or any(reader.name not in names for reader in self.network.readers.get(tensor, []))
+        names = {
+            name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)
+        }
+        return tensor.is_output or any(
+            reader.name not in names for reader in self.network.readers.get(tensor, [])
+        )
 
     def box_of(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans) -> Box:
         """What of a tensor its maker and readers here touch."""
         found: Box = {}
-        for name in (n for child in node.children[resident.first : resident.last + 1] for n in layers_in(child)):
+        for name in (
+            n for child in node.children[resident.first : resident.last + 1] for n in layers_in(child)
+        ):
             for other, box in self.touched(self.layers[name], spans[name]):
                 if other is tensor:
                     for axis, (low, high) in box.items():
@@ -223,12 +241,18 @@ class _Walk:
                 if tensor in own:
                     alive[tensor] = max(alive.get(tensor, 0), size)
                 elif tensor not in held.boxes or not _holds(held.boxes[tensor], box):
-                    left = size - bytes_of(tensor, _common(held.boxes[tensor], box)) if tensor in held.boxes else size
+                    left = (
+                        size - bytes_of(tensor, _common(held.boxes[tensor], box))
+                        if tensor in held.boxes
+                        else size
+                    )
                     self.move(layer, tensor, box, left)
                     streamed += SLICE_COPIES * slice_bytes(tensor, box)
             total = held.bytes + sum(alive.values()) + streamed
             self.counted.sram_bytes = max(self.counted.sram_bytes, total)
-            for tensor in [t for t in alive if not any(t in self.operands(later) for later in group[k + 1 :])]:
+            for tensor in [
+                t for t in alive if not any(t in self.operands(later) for later in group[k + 1 :])
+            ]:
                 del alive[tensor]
 
     def move(self, layer: Layer, tensor: Tensor, box: Box, size: int) -> None:
@@ -243,7 +267,9 @@ class _Walk:
         self.begun.add(part)
 
 
-def _rolled(here: dict[str, Box], group: Class, layers: Mapping[str, Layer], last: dict[str, int]) -> dict[str, Box]:
+def _rolled(
+    here: dict[str, Box], group: Class, layers: Mapping[str, Layer], last: dict[str, int]
+) -> dict[str, Box]:
     """The ranges without what earlier passes have made."""
     found = {}
     for name, box in here.items():
@@ -271,4 +297,7 @@ def _holds(outer: Box, inner: Box) -> bool:
 
 
 def _common(a: Box, b: Box) -> Box:
-    return {axis: (max(low, a[axis][0]), max(max(low, a[axis][0]), min(high, a[axis][1]))) for axis, (low, high) in b.items()}
+    return {
+        axis: (max(low, a[axis][0]), max(max(low, a[axis][0]), min(high, a[axis][1])))
+        for axis, (low, high) in b.items()
+    }
