@@ -57,7 +57,7 @@ def attention(q, k, v):
 
 def test_keys_may_be_looped_over_as_context_sums_over_them():
     layers = layers_of([(1, 6, 8), (1, 10, 8), (1, 10, 8)], attention)
-    scores, powers, context = layers
+    _, powers, context = layers
     (keys,) = powers.combine
     (group,) = [each for each in classes_of(layers) if keys in each]
     assert why_not(group, layers) == ""
