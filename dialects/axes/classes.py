@@ -1,0 +1,125 @@
+"""Classes of axes: what one loop around several layers cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from frustum.dialects.axes.access import Link
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Combine, Layer, Tensor
+
+Class = frozenset[Axis]
+
+
+def classes_of(layers: Sequence[Layer]) -> list[Class]:
+    """Sets of axes that are linked through tensors, in the order in which layers name them.
+
+    Links between the layers always join. Links to tensors from outside join where no layer then has two axes of one
+    class, so that queries and keys of one tensor stay apart.
+    """
+    groups = _Groups(layers)
+    inside = {layer.result for layer in layers}
+    late = []
+    for layer in layers:
+        for tensor, axis, link in links_of(layer):
+            if tensor in inside:
+                groups.join(axis, link.axis)
+            else:
+                late.append((axis, link.axis))
+    for a, b in late:
+        groups.join_where_apart(a, b)
+    return groups.found()
+
+
+def links_of(layer: Layer) -> Iterable[tuple[Tensor, Axis, Link]]:
+    """Every axis of a tensor that the layer reads along one of its own."""
+    for operand in layer.operands:
+        for tensor, links in operand.links():
+            for axis, link in links.items():
+                if link is not None:
+                    yield tensor, axis, link
+
+
+def why_not(group: Class, layers: Sequence[Layer]) -> str:
+    """Why no loop over the class may enclose the layers; nothing where one may."""
+    makers = {layer.result: layer for layer in layers}
+    if not any(group & set(layer.axes) for layer in layers):
+        return "no layer has an axis of the class"
+    for layer in layers:
+        own = group & set(layer.axes)
+        if len(own) > 1:
+            return f"{layer.name} has {len(own)} axes of the class: {sorted(axis.name for axis in own)}"
+        problem = _why_not_read(group, layer, makers) or _why_not_online(group, layer, layers)
+        if problem:
+            return problem
+    return ""
+
+
+def _why_not_read(group: Class, layer: Layer, makers: dict[Tensor, Layer]) -> str:
+    for operand in layer.operands:
+        for piece in operand.pieces:
+            maker = makers.get(piece.tensor)
+            if maker is None or not group & set(maker.axes):
+                continue
+            (axis,) = group & set(maker.axes)
+            if axis not in piece.tensor.axes:
+                sum_ = f"{piece.tensor.name}, a sum over {axis.name}"
+                return f"{layer.name} reads {sum_} that is whole after the last pass"
+            links = [found.get(axis) for tensor, found in operand.links() if tensor is piece.tensor]
+            if operand.is_all or any(link is None or link.axis not in group for link in links):
+                return f"{layer.name} needs all of {axis.name} of {piece.tensor.name}"
+    return ""
+
+
+def _why_not_online(group: Class, layer: Layer, layers: Sequence[Layer]) -> str:
+    """A result that is rescaled later is read only by sums over the same class, inside."""
+    online = [axis for axis, rule in layer.combine.items() if rule is Combine.ONLINE and axis in group]
+    if not online:
+        return ""
+    readers = [
+        other for other in layers if any(p.tensor is layer.result for o in other.operands for p in o.pieces)
+    ]
+    for reader in readers:
+        if not group & set(reader.combine):
+            early = f"{layer.result.name} before its last pass over {online[0].name}"
+            return f"{reader.name} reads {early} and does not sum over it"
+    return (
+        ""
+        if readers
+        else f"{layer.result.name} is rescaled in later passes over {online[0].name}, but read outside"
+    )
+
+
+class _Groups:
+    """Disjoint sets of axes."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = [frozenset(layer.axes) for layer in layers]
+        self.parent: dict[Axis, Axis] = {}
+        self.members: dict[Axis, set[Axis]] = {}
+        for axes in self.layers:
+            for axis in axes:
+                if not axis.is_tap:
+                    self.root(axis)
+
+    def root(self, axis: Axis) -> Axis:
+        if axis not in self.parent:
+            self.parent[axis], self.members[axis] = axis, {axis}
+        while self.parent[axis] is not axis:
+            axis = self.parent[axis]
+        return axis
+
+    def join(self, a: Axis, b: Axis) -> None:
+        a, b = self.root(a), self.root(b)
+        if a is not b:
+            self.parent[a] = b
+            self.members[b] |= self.members.pop(a)
+
+    def join_where_apart(self, a: Axis, b: Axis) -> None:
+        a, b = self.root(a), self.root(b)
+        both = self.members[a] | self.members[b]
+        if a is not b and all(len(both & axes) <= 1 for axes in self.layers):
+            self.join(a, b)
+
+    def found(self) -> list[Class]:
+        return [frozenset(members) for members in self.members.values()]

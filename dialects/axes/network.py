@@ -1,0 +1,209 @@
+"""A network as layers over named axes: what planner, reference executor and lowering know of an operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from frustum.dialects.axes.access import Affine, Link, Piece, link_of
+from frustum.dialects.axes.axis import Axis, Dim, align, leaves, weights
+
+Ranges = Mapping[Axis, tuple[int, int]]
+"""Half-open parts of axes; an axis without one has its whole extent."""
+Box = dict[Axis, tuple[int, int]]
+"""Half-open ranges of a tensor's axes."""
+
+
+class Kind(StrEnum):
+    """Where a tensor comes from."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    INTERMEDIATE = "intermediate"
+    STATE = "state"
+
+
+class Combine(StrEnum):
+    """How partial results along a reduced axis merge: added, the larger (or smaller), or rescaled to a running maximum,
+    which only readers that sum over the same axis may see before the end."""
+
+    SUM = "sum"
+    MAX = "max"
+    ONLINE = "online"
+
+
+@dataclass(eq=False)
+class Tensor:
+    """Root storage: a product of axes. `element_bits` counts the stored form."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    element_bits: int
+    kind: Kind
+    is_output: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def axes(self) -> Dim:
+        return leaves(axis for dim in self.dims for axis in dim)
+
+    @property
+    def size_bytes(self) -> int:
+        return -(-math.prod(axis.extent for axis in self.axes) * self.element_bits // 8)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a layer reads: pieces at positions of the layer's axes; `is_all`: every position of the layer needs all."""
+
+    pieces: tuple[Piece, ...]
+    is_all: bool = False
+
+    def links(self) -> Iterator[tuple[Tensor, dict[Axis, Link | None]]]:
+        """Of each piece the link of every axis of its tensor; None: all of that axis is needed."""
+        for piece in self.pieces:
+            yield piece.tensor, {} if self.is_all else dict(_links(piece))
+
+
+def _links(piece: Piece) -> Iterator[tuple[Axis, Link | None]]:
+    for leaf, digit in piece.by_leaf:
+        yield leaf, None if digit is None else link_of(digit)
+
+
+@dataclass(eq=False)
+class Layer:
+    """A loop nest over axes with one result.
+
+    `axes`: those of the result, then the reduced ones. `macs` and `passes` are multiply-accumulates and elementary
+    operations of the vector unit for each point of all axes. `storage_of`: the operand whose storage the result may
+    take. `domain`: points where one of these positions is negative are neither computed nor read.
+    """
+
+    name: str
+    role: str
+    result: Tensor
+    operands: tuple[Operand, ...]
+    reduced: dict[Axis, Combine]
+    macs: int = 0
+    passes: int = 0
+    storage_of: int | None = None
+    domain: tuple[Affine, ...] = ()
+    source: object = field(default=None, repr=False)
+
+    @property
+    def combine(self) -> dict[Axis, Combine]:
+        """The rule of every reduced leaf."""
+        return {leaf: rule for axis, rule in self.reduced.items() for leaf in axis.leaves}
+
+    @property
+    def axes(self) -> Dim:
+        return tuple(dict.fromkeys((*self.result.axes, *self.combine)))
+
+    @property
+    def points(self) -> int:
+        return math.prod(axis.extent for axis in self.axes)
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether a part of some axis needs a part of some operand, or makes a part of the result, alone."""
+        return any(not axis.is_tap and self.allows(axis) for axis in self.axes)
+
+    def allows(self, axis: Axis) -> bool:
+        """Whether passes over the axis make parts: of the result, or that combine."""
+        return not any(operand.is_all for operand in self.operands) and (
+            axis in self.combine or axis in self.result.axes
+        )
+
+    def part(self, ranges: Ranges) -> list[list[tuple[Tensor, Box]]]:
+        """Of each operand the boxes of tensors that a part of the axes needs, clipped to the tensors. A box that is
+        empty is left out."""
+        return [
+            [box for piece in operand.pieces if (box := _box(piece, operand, ranges))]
+            for operand in self.operands
+        ]
+
+
+def _box(piece: Piece, operand: Operand, ranges: Ranges) -> tuple[Tensor, Box] | None:
+    if operand.is_all:
+        return piece.tensor, {axis: (0, axis.extent) for axis in piece.tensor.axes}
+    for guard in piece.guards:
+        low, high = guard.position.hull(ranges)
+        if high <= guard.start or low >= guard.stop:
+            return None
+    box = {}
+    for axis, position in piece.index:
+        low, high = position.hull(ranges)
+        box[axis] = max(low, 0), min(high, axis.extent)
+    return (piece.tensor, box) if all(low < high for low, high in box.values()) else None
+
+
+@dataclass
+class AxisNetwork:
+    """Layers in order, and the tensors that they make and read."""
+
+    name: str
+    layers: list[Layer]
+    tensors: list[Tensor]
+
+    def __post_init__(self) -> None:
+        _settle(self.layers)
+        for tensor in self.tensors:
+            _name_apart(tensor.axes, tensor.name)
+        for layer in self.layers:
+            _name_apart(layer.combine, layer.name)
+
+    @cached_property
+    def maker(self) -> dict[Tensor, Layer]:
+        return {layer.result: layer for layer in self.layers}
+
+    @cached_property
+    def readers(self) -> dict[Tensor, list[Layer]]:
+        found: dict[Tensor, dict[Layer, None]] = {}
+        for layer in self.layers:
+            for operand in layer.operands:
+                for piece in operand.pieces:
+                    found.setdefault(piece.tensor, {})[layer] = None
+        return {tensor: list(readers) for tensor, readers in found.items()}
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Every input and weight that is read, and every output, once."""
+        read = (t for t in self.tensors if t.kind in (Kind.INPUT, Kind.WEIGHT) and t in self.readers)
+        return sum(t.size_bytes for t in read) + sum(t.size_bytes for t in self.tensors if t.is_output)
+
+
+def _name_apart(axes: Iterable[Axis], owner: str) -> None:
+    """Axes have the name of the first tensor or layer that has them before their own."""
+    for axis in axes:
+        if not axis.is_named:
+            axis.name, axis.is_named = f"{owner}.{axis.name}", True
+
+
+def _settle(layers: Iterable[Layer]) -> None:
+    """Splits axes until every plain read pairs leaves with leaves."""
+    pieces = [piece for layer in layers for operand in layer.operands for piece in operand.pieces]
+    has_split = True
+    while has_split:
+        has_split = False
+        for axis, position in (found for piece in pieces for found in piece.index):
+            other = _whole(position.refined(), axis.extent)
+            if other is None or len(axis.leaves) == len(leaves(other)):
+                continue
+            before = len(axis.leaves), len(leaves(other))
+            align((axis,), other)
+            has_split |= before != (len(axis.leaves), len(leaves(other)))
+
+
+def _whole(position: Affine, extent: int) -> Dim | None:
+    """The axes, outermost first, if the position runs over all of the extent in their order."""
+    if not position.is_linear or position.offset:
+        return None
+    ordered = sorted(position.terms, key=lambda term: -term[1])
+    axes = tuple(axis for axis, _ in ordered)
+    is_dense = [weight for weight in weights(axes).values()] == [coefficient for _, coefficient in ordered]
+    return axes if is_dense and math.prod(a.extent for a in axes) == extent else None

@@ -1,0 +1,194 @@
+"""Reads a network of the graph level as layers over named axes: one function for each operation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from xdsl.dialects.builtin import NameLoc
+from xdsl.ir import Operation, SSAValue
+
+from frustum.dialects import graph as g
+from frustum.dialects.axes.access import Affine, Guard, Piece, View
+from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of
+from frustum.dialects.axes.network import AxisNetwork, Combine, Kind, Layer, Operand, Tensor
+from frustum.dialects.functions import ELEMENTWISE
+
+TRANSCENDENTAL_PASSES = 4
+"""Of the vector unit, for one of exponential, logarithm, root, division, sigmoid, tanh and erf.
+Source: docs/techniques/machine.md."""
+STATISTICS_BITS = 64
+"""Two f32 numbers: sums of x and of its square, or maximum and sum of powers."""
+
+Reads = Callable[["Reader", Any], View | None]
+R = TypeVar("R", bound=Reads)
+OPERATIONS: dict[type[Operation], Reads] = {}
+"""How each operation is read; None: no access relation says it, and it becomes a layer that needs all it reads."""
+NEEDS_ALL: dict[type[Operation], str] = {}
+"""Operations that always need all of their operands, with the reason."""
+
+
+def reads(op: type[Operation]) -> Callable[[R], R]:
+    """The function reads such operations."""
+
+    def register(read: R) -> R:
+        OPERATIONS[op] = read
+        return read
+
+    return register
+
+
+def read_network(network: g.NetworkOp) -> AxisNetwork:
+    """The network's layers in its order, with the tensors between them."""
+    reader = Reader()
+    for name, argument in zip(network.inputs, network.body.block.args, strict=True):
+        reader.views[argument] = reader.root(name, argument, Kind.INPUT)
+    for op in network.body.block.ops:
+        if isinstance(op, g.OutputOp):
+            for value in op.operands:
+                for piece in reader.view(value).pieces:
+                    piece.tensor.is_output = True
+        elif not isinstance(op, g.WeightOp):
+            reader.read(op)
+    return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors)
+
+
+class Reader:
+    """The views of the values read so far; operations add layers and tensors."""
+
+    def __init__(self) -> None:
+        self.views: dict[SSAValue, View] = {}
+        self.layers: list[Layer] = []
+        self.tensors: list[Tensor] = []
+        self._names: dict[str, int] = {}
+
+    def read(self, op: Operation) -> None:
+        """Raises KeyError for an operation with several results that has no function here."""
+        known = OPERATIONS.get(type(op))
+        found = None if known is None else known(self, op)
+        if found is None:
+            found = self.whole(op)
+        self.views[op.results[0]] = found
+
+    def view(self, value: SSAValue) -> View:
+        """The view of an operand; a weight becomes a tensor when it is first read."""
+        if value not in self.views:
+            assert isinstance(value.owner, g.WeightOp)
+            self.views[value] = self.root(value.owner.key.data, value, Kind.WEIGHT)
+        return self.views[value]
+
+    # ------------------------------------------------------------ tensors
+
+    def root(self, name: str, value: SSAValue, kind: Kind) -> View:
+        dims = tuple(dim(str(k), extent) for k, extent in enumerate(g.shape_of(value)))
+        return self.tensor(name, dims, bits_of(value), kind)
+
+    def tensor(self, name: str, dims: Iterable[Dim], bits: int, kind: Kind) -> View:
+        made = Tensor(name, tuple(dims), bits, kind)
+        self.tensors.append(made)
+        return View(made.dims, (_identity(made),))
+
+    # ------------------------------------------------------------ layers
+
+    def add(
+        self,
+        op: Operation,
+        dims: Iterable[Dim],
+        operands: Sequence[View | None],
+        *,
+        role: str = "",
+        reduced: dict[Axis, Combine] | None = None,
+        macs: int = 0,
+        passes: int = 0,
+        bits: int | None = None,
+        storage_of: int | None = None,
+        domain: tuple[Affine, ...] = (),
+    ) -> View | None:
+        """A layer with a result of these dimensions, and its view; None where an operand has no access relation."""
+        if any(view is None for view in operands):
+            return None
+        name = self.name(op, role)
+        found = self.tensor(name, dims, bits or bits_of(op.results[0]), Kind.INTERMEDIATE)
+        read = tuple(Operand(view.pieces) for view in operands if view is not None)
+        result = found.pieces[0].tensor
+        self.layers.append(
+            Layer(name, role, result, read, dict(reduced or {}), macs, passes, storage_of, domain, source=op)
+        )
+        return found
+
+    def whole(self, op: Operation) -> View:
+        """A layer that needs all of its operands."""
+        name = self.name(op, "")
+        found = self.root(name, op.results[0], Kind.INTERMEDIATE)
+        read = tuple(Operand(self.view(value).pieces, is_all=True) for value in op.operands)
+        self.layers.append(Layer(name, "", found.pieces[0].tensor, read, {}, passes=1, source=op))
+        return found
+
+    def name(self, op: Operation, role: str) -> str:
+        """The name of the model's node, and what of it the layer is; numbered where a name comes again."""
+        node = op.location.desc.data if isinstance(op.location, NameLoc) else op.name.removeprefix("fgraph.")
+        name = f"{node}.{role}" if role else node
+        count = self._names[name] = self._names.get(name, 0) + 1
+        return name if count == 1 else f"{name}#{count}"
+
+    # ------------------------------------------------------------ reads
+
+    def along(self, value: SSAValue | View, dims: Sequence[Dim]) -> View | None:
+        """An operand read where dimensions of a layer are, with numpy's broadcasting."""
+        view = value if isinstance(value, View) else self.view(value)
+        own = dims[len(dims) - len(view.dims) :]
+        for mine, theirs in zip(view.dims, own, strict=True):
+            if extent_of(mine) == extent_of(theirs):
+                align(mine, theirs)
+        return view.at(
+            Affine.along(d) if extent_of(m) > 1 else Affine() for m, d in zip(view.dims, own, strict=True)
+        )
+
+    def optional(self, value: SSAValue | None, dims: Sequence[Dim]) -> list[View | None]:
+        """The read of an operand that may be absent."""
+        return [] if value is None else [self.along(value, dims)]
+
+
+def _identity(tensor: Tensor) -> Piece:
+    return Piece(tensor, tuple((axis, Affine.of(axis)) for axis in tensor.axes))
+
+
+def window(
+    name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, dilation: int = 1
+) -> tuple[Affine, tuple[Guard, ...], tuple[Axis, ...]]:
+    """Where a window reads along one dimension: position, guard of what lies beyond, and the axis of its taps."""
+    tap = Axis(name, kernel, is_tap=True) if kernel > 1 else None
+    position = Affine.along(made, stride, -pad) + (Affine.of(tap, dilation) if tap else Affine())
+    low, high = position.hull({})
+    extent = extent_of(own)
+    is_inside = low >= 0 and high <= extent
+    return position, () if is_inside else (Guard(position, 0, extent),), (tap,) if tap else ()
+
+
+def bits_of(value: SSAValue) -> int:
+    element = g.tensor_of(value).element_type
+    width = getattr(element, "bitwidth", None)
+    assert isinstance(width, int), element
+    return width
+
+
+def passes_of(*words: str | None) -> int:
+    """Passes of the vector unit for each element."""
+    kinds = [ELEMENTWISE[word] for word in words if word is not None]
+    return sum(kind.elementary + TRANSCENDENTAL_PASSES * kind.transcendental for kind in kinds)
+
+
+def act_of(op: Any) -> str | None:
+    return None if op.act is None else str(op.act.kind)
+
+
+def gone(view: View, axes: Iterable[int]) -> tuple[list[Axis], tuple[Dim, ...]]:
+    """The axes of these dimensions, and the dimensions without them (of extent 1)."""
+    axes = tuple(axes)
+    reduced = [axis for k in axes for axis in view.dims[k]]
+    return reduced, tuple(() if k in axes else own for k, own in enumerate(view.dims))
+
+
+def points(dims: Iterable[Dim]) -> int:
+    return math.prod(extent_of(own) for own in dims)

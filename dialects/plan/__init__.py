@@ -1,0 +1,1 @@
+"""Plans as trees of loops over named axes (docs/ir-plan.md)."""

@@ -1,0 +1,303 @@
+"""Counts what a plan moves and holds, pass by pass: every box of every tensor, no closed forms.
+
+It shares nothing with the evaluator, of which it is the witness, and is what `frustum.check_plan` runs.
+A loop's named axis has the ranges that the tree says.  Of the other layers inside, those that no other reads along the
+class have ranges in proportion; what the rest makes follows from their readers' windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.classes import Class, classes_of, why_not
+from frustum.dialects.axes.network import AxisNetwork, Box, Layer, Tensor
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, layers_in
+
+SLICE = 16
+"""Positions of an axis in a slice of what is streamed: lines, or channels, of a matrix unit."""
+SLICE_COPIES = 2
+
+Spans = Mapping[str, Box]
+"""Of each layer the ranges that loops outside leave it."""
+
+
+class PlanError(ValueError):
+    """A tree that is no plan of the network: names the node, what is wrong, and what to change."""
+
+
+@dataclass
+class Counted:
+    """Bytes over the DRAM port, the most bytes of SRAM at a time, and points that layers compute."""
+
+    read_bytes: int = 0
+    write_bytes: int = 0
+    sram_bytes: int = 0
+    points: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    @property
+    def dram_bytes(self) -> int:
+        return self.read_bytes + self.write_bytes
+
+
+def count(network: AxisNetwork, plan: Node) -> Counted:
+    """What the plan costs.  PlanError where it is none."""
+    walk = _Walk(network)
+    walk.check(plan)
+    walk.visit(plan, {layer.name: {} for layer in network.layers}, _Held())
+    return walk.counted
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Tensors that lie in SRAM here: with the box of each, None for all of it; and bytes of buffers."""
+
+    boxes: Mapping[Tensor, Box] = field(default_factory=dict)
+    bytes: int = 0
+
+
+class _Walk:
+    def __init__(self, network: AxisNetwork) -> None:
+        self.network, self.counted = network, Counted()
+        self.layers = {layer.name: layer for layer in network.layers}
+        self.tensors = {tensor.name: tensor for tensor in network.tensors}
+        self.axes = {axis.name: axis for layer in network.layers for axis in layer.axes}
+        self.begun: set[tuple[Tensor, tuple[tuple[int, int], ...]]] = set()
+        """Parts of sums that earlier passes have begun, and that lie in DRAM."""
+
+    # ------------------------------------------------------------ is it a plan?
+
+    def check(self, plan: Node) -> None:
+        names = list(layers_in(plan))
+        missing = [name for name in self.layers if name not in names]
+        twice = [name for name in set(names) if names.count(name) > 1]
+        unknown = [name for name in names if name not in self.layers]
+        if missing or twice or unknown:
+            raise PlanError(
+                f"layers that no compute has: {missing}; that two have: {twice}; not of the network: {unknown}"
+            )
+        done: set[Tensor] = set()
+        for name in names:
+            for tensor in self.operands(self.layers[name]):
+                if tensor in self.network.maker and tensor not in done:
+                    raise PlanError(
+                        f"{name} reads {tensor.name}, which is made after it: move its maker before it"
+                    )
+            done.add(self.layers[name].result)
+
+    def operands(self, layer: Layer) -> Iterable[Tensor]:
+        return dict.fromkeys(piece.tensor for operand in layer.operands for piece in operand.pieces)
+
+    def class_of(self, loop: Loop) -> tuple[Axis, Class, list[Layer]]:
+        inside = [self.layers[name] for name in layers_in(loop)]
+        axis = self.axes.get(loop.axis)
+        if axis is None:
+            raise PlanError(f"no axis is called {loop.axis}")
+        group = next((each for each in classes_of(inside) if axis in each), frozenset())
+        problem = why_not(group, inside) if group else "no layer inside has it"
+        if problem:
+            raise PlanError(f"for {loop.axis}: {problem}")
+        return axis, group, inside
+
+    # ------------------------------------------------------------ nodes
+
+    def visit(self, node: Node, spans: Spans, held: _Held) -> None:
+        match node:
+            case Compute():
+                self.compute(node, spans, held)
+            case Loop():
+                self.loop(node, spans, held)
+            case Sequence():
+                self.sequence(node, spans, held)
+
+    def loop(self, node: Loop, spans: Spans, held: _Held) -> None:
+        if node.over is not Over.TIME or node.halo is Halo.EXCHANGED:
+            raise PlanError(
+                f"for {node.axis} over {node.over or 'time'} {node.halo}: only passes in time are counted"
+            )
+        axis, group, inside = self.class_of(node)
+        last: dict[str, int] = {}
+        for start, stop in pairwise(node.edges):
+            here = self.pass_spans(axis, group, inside, (start, stop), spans)
+            if node.halo is Halo.ROLLING:
+                here = _rolled(here, group, self.layers, last)
+            if any(low < high for box in here.values() for low, high in box.values()):
+                self.visit(node.body, {**spans, **here}, held)
+
+    def pass_spans(
+        self, axis: Axis, group: Class, inside: list[Layer], edges: tuple[int, int], spans: Spans
+    ) -> dict[str, Box]:
+        """The ranges of all layers in one pass, from the last layer back."""
+        found: dict[str, Box] = {}
+        needed: dict[Tensor, list[tuple[int, int]]] = defaultdict(list)
+        for layer in reversed(inside):
+            box = dict(spans[layer.name])
+            own = next(iter(group & set(layer.axes)), None)
+            if own is not None:
+                low, high = box.get(own, (0, own.extent))
+                asked = needed[layer.result] if own in layer.result.axes else []
+                if not asked or self.is_read_elsewhere(layer.result, inside):
+                    asked = [*asked, tuple(-(-edge * own.extent // axis.extent) for edge in edges)]  # type: ignore[list-item]
+                box[own] = max(low, min(a for a, _ in asked)), min(high, max(b for _, b in asked))
+            found[layer.name] = box
+            if all(low < high for low, high in box.values()):
+                for boxes in layer.part(box):
+                    for tensor, part in boxes:
+                        maker = self.network.maker.get(tensor)
+                        along = None if maker is None else next(iter(group & set(maker.axes)), None)
+                        if along in part:
+                            needed[tensor].append(part[along])  # type: ignore[index]
+        return found
+
+    def is_read_elsewhere(self, tensor: Tensor, inside: list[Layer]) -> bool:
+        return tensor.is_output or any(
+            reader not in inside for reader in self.network.readers.get(tensor, [])
+        )
+
+    def sequence(self, node: Sequence, spans: Spans, held: _Held) -> None:
+        if node.subsets:
+            raise PlanError("a sequence on subsets: only children in order are counted")
+        for k, child in enumerate(node.children):
+            boxes, size = dict(held.boxes), held.bytes
+            for resident in node.residents:
+                if not resident.first <= k <= resident.last:
+                    continue
+                tensor = self.tensors[resident.tensor]
+                box = self.box_of(tensor, node, resident, spans)
+                boxes[tensor] = box
+                if not resident.storage_of:
+                    size += bytes_of(tensor, box)
+                if k == resident.first and tensor not in self.made_in(child):
+                    self.counted.read_bytes += bytes_of(tensor, box)
+            self.visit(child, spans, _Held(boxes, size))
+            for resident in node.residents:
+                tensor = self.tensors[resident.tensor]
+                if (
+                    k == resident.first
+                    and tensor in self.made_in(child)
+                    and self.leaves(tensor, node, resident)
+                ):
+                    self.counted.write_bytes += bytes_of(tensor, boxes[tensor])
+
+    def made_in(self, child: Node) -> set[Tensor]:
+        return {self.layers[name].result for name in layers_in(child)}
+
+    def leaves(self, tensor: Tensor, node: Sequence, resident: Resident) -> bool:
+        """Whether somebody outside the residency wants the tensor."""
+        names = {
+            name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)
+        }
+        return tensor.is_output or any(
+            reader.name not in names for reader in self.network.readers.get(tensor, [])
+        )
+
+    def box_of(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans) -> Box:
+        """What of a tensor its maker and readers here touch."""
+        found: Box = {}
+        for name in (
+            n for child in node.children[resident.first : resident.last + 1] for n in layers_in(child)
+        ):
+            for other, box in self.touched(self.layers[name], spans[name]):
+                if other is tensor:
+                    for axis, (low, high) in box.items():
+                        a, b = found.get(axis, (low, high))
+                        found[axis] = min(a, low), max(b, high)
+        if resident.part is not None:
+            axis = next(a for a in found if a.name == resident.part.axis)
+            low, high = found[axis]
+            found[axis] = max(low, resident.part.start), min(high, resident.part.stop)
+        return found
+
+    def touched(self, layer: Layer, span: Box) -> Iterable[tuple[Tensor, Box]]:
+        if any(low >= high for low, high in span.values()):
+            return
+        for boxes in layer.part(span):
+            yield from boxes
+        yield layer.result, {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
+
+    # ------------------------------------------------------------ layers
+
+    def compute(self, node: Compute, spans: Spans, held: _Held) -> None:
+        group = [self.layers[name] for name in node.layers]
+        own = {
+            layer.result for layer in group
+            if not self.is_read_elsewhere(layer.result, group) and layer.result not in held.boxes
+        }  # fmt: skip
+        alive: dict[Tensor, int] = {}
+        for k, layer in enumerate(group):
+            span = spans[layer.name]
+            if any(low >= high for low, high in span.values()):
+                continue
+            self.counted.points[layer.name] += math.prod(
+                high - low for low, high in (span.get(axis, (0, axis.extent)) for axis in layer.axes)
+            )
+            streamed = 0
+            for tensor, box in self.touched(layer, span):
+                size = bytes_of(tensor, box)
+                if tensor in own:
+                    alive[tensor] = max(alive.get(tensor, 0), size)
+                elif tensor not in held.boxes or not _holds(held.boxes[tensor], box):
+                    left = (
+                        size - bytes_of(tensor, _common(held.boxes[tensor], box))
+                        if tensor in held.boxes
+                        else size
+                    )
+                    self.move(layer, tensor, box, left)
+                    streamed += SLICE_COPIES * slice_bytes(tensor, box)
+            total = held.bytes + sum(alive.values()) + streamed
+            self.counted.sram_bytes = max(self.counted.sram_bytes, total)
+            for tensor in [
+                t for t in alive if not any(t in self.operands(later) for later in group[k + 1 :])
+            ]:
+                del alive[tensor]
+
+    def move(self, layer: Layer, tensor: Tensor, box: Box, size: int) -> None:
+        """Loads of operands, stores of results; a sum that another pass has begun is read again."""
+        if tensor is not layer.result:
+            self.counted.read_bytes += size
+            return
+        self.counted.write_bytes += size
+        part = tensor, tuple(box.values())
+        if part in self.begun:
+            self.counted.read_bytes += size
+        self.begun.add(part)
+
+
+def _rolled(
+    here: dict[str, Box], group: Class, layers: Mapping[str, Layer], last: dict[str, int]
+) -> dict[str, Box]:
+    """The ranges without what earlier passes have made."""
+    found = {}
+    for name, box in here.items():
+        own = next(iter(group & set(layers[name].result.axes)), None)
+        if own is not None and own in box:
+            low, high = box[own]
+            box = {**box, own: (max(low, last.get(name, low)), high)}
+            last[name] = max(high, last.get(name, high))
+        found[name] = box
+    return found
+
+
+def bytes_of(tensor: Tensor, box: Box) -> int:
+    return -(-math.prod(high - low for low, high in box.values()) * tensor.element_bits // 8)
+
+
+def slice_bytes(tensor: Tensor, box: Box) -> int:
+    """Bytes of a slice along the longest axis."""
+    longest = max((high - low for low, high in box.values()), default=1)
+    return -(-bytes_of(tensor, box) * min(SLICE, longest) // longest)
+
+
+def _holds(outer: Box, inner: Box) -> bool:
+    return all(a in outer and outer[a][0] <= low and high <= outer[a][1] for a, (low, high) in inner.items())
+
+
+def _common(a: Box, b: Box) -> Box:
+    return {
+        axis: (max(low, a[axis][0]), max(max(low, a[axis][0]), min(high, a[axis][1])))
+        for axis, (low, high) in b.items()
+    }
