@@ -230,7 +230,8 @@ def _scalar(file: str, value: onnx.ValueInfoProto, number: bool | int | float) -
         raise ModelError(f"{found} is {shape}: --bind gives one number to a scalar")
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element))
     try:
-        result = np.asarray(number).astype(dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = np.asarray(number).astype(dtype)
         fits = bool(result == number) if dtype.kind in "iub" else np.isfinite(result) == np.isfinite(number)
     except (OverflowError, TypeError, ValueError):
         fits = False

@@ -83,3 +83,35 @@ def save_external(folder: Path, location: str = "small.data", name: str = "small
 
 def image(batch: int = 1, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((batch, CHANNELS, SIZE, SIZE), np.float32)
+
+
+def rated() -> onnx.ModelProto:
+    """A branch by the scalar `rate`, times `gain`, which has an open dimension: inputs x, rate, gain, output y."""
+    rng = np.random.default_rng(0)
+    tensors = [numpy_helper.from_array(rng.standard_normal((6, 6)).astype(np.float32), name) for name in ("w1", "w2")]
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("MatMul", ["x", weights], [name])], name, [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 4, 6, 6))],
+        )
+        for name, weights in (("then_branch", "w1"), ("else_branch", "w2"))
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Equal", ["rate", "k"], ["c"]), helper.make_node("If", ["c"], ["b"], "if", **branches),
+        helper.make_node("Mul", ["b", "gain"], ["g"]), helper.make_node("Relu", ["g"], ["y"]),
+    ]  # fmt: skip
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 4, 6, 6)),
+        helper.make_tensor_value_info("rate", TensorProto.INT64, ()),
+        helper.make_tensor_value_info("gain", TensorProto.FLOAT, ("n",)),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 6, 6))
+    tensors.append(numpy_helper.from_array(np.int64(16000), "k"))
+    graph = helper.make_graph(nodes, "rated", inputs, [output], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def save_rated(folder: Path) -> str:
+    path = folder / "rated.onnx"
+    onnx.save(rated(), path)
+    return str(path)

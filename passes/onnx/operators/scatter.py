@@ -162,6 +162,8 @@ REDUCTIONS = {"none": "", "add": "add", "mul": "mul", "max": "max", "min": "min"
 def scatter_nd(node: Node) -> Result:
     indices, kind = _indices(node, 1), _kind(node)
     x = node.value(0)
+    if not indices.size:
+        return x
     shape, depth = shape_of(x), indices.shape[-1]
     rows = _rows(np.moveaxis(indices, -1, 0), shape[:depth])
     rest = shape[depth:]
@@ -181,8 +183,10 @@ def scatter_nd(node: Node) -> Result:
 
 def scatter_elements(node: Node) -> Result:
     indices, kind = _indices(node, 1), _kind(node)
-    x, updates = node.value(0), node.value(2)
-    shape = shape_of(x)
+    x = node.value(0)
+    if not indices.size:
+        return x
+    updates, shape = node.value(2), shape_of(x)
     span = Span.of(node, indices, shape)
     result = node.reshape(x, span.joint(shape))
     updates = node.reshape(updates, span.joint(indices.shape))
@@ -195,7 +199,7 @@ def scatter_elements(node: Node) -> Result:
 
 
 def gather_nd(node: Node) -> Result:
-    indices, batch = _indices(node, 1), int(node.get("batch_dims", 0))
+    indices, batch = _some(_indices(node, 1)), int(node.get("batch_dims", 0))
     x = node.value(0)
     shape, depth = shape_of(x), batch + indices.shape[-1]
     outer = np.indices(indices.shape[:-1])[:batch]
@@ -211,7 +215,7 @@ def gather_nd(node: Node) -> Result:
 
 
 def gather_elements(node: Node) -> Result:
-    indices = _indices(node, 1)
+    indices = _some(_indices(node, 1))
     x = node.value(0)
     shape = shape_of(x)
     span = Span.of(node, indices, shape)
@@ -250,9 +254,15 @@ class Span:
 
 def _indices(node: Node, index: int) -> Array:
     found = node.constant(index, "the indices")
-    if found is None or not found.size:
-        raise Refused("the indices are missing, or none")
+    if found is None:
+        raise Refused("the indices are missing")
     return found.astype(np.int64)
+
+
+def _some(indices: Array) -> Array:
+    if not indices.size:
+        raise Refused(f"its result would be empty: the indices are {indices.shape}")
+    return indices
 
 
 def _kind(node: Node) -> str:

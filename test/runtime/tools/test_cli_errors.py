@@ -396,6 +396,34 @@ def test_weights_seed_is_for_the_zoo(model: str, fails) -> None:
     assert fails("run", model, "--weights-seed", 1) == "frustum: error: --weights-seed is for zoo: models"
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rate=1.5", "rated.onnx: error: input 'rate' has elements of INT64: 1.5 is none"),
+        ("rate=1e19", "rated.onnx: error: input 'rate' has elements of INT64: 1e+19 is none"),
+        ("gain=1e39", "rated.onnx: error: input 'gain' has elements of FLOAT: 1e+39 is none"),
+        ("x=1", "rated.onnx: error: input 'x' is 1x4x6x6: --bind gives one number to a scalar"),
+        ("rat=1", "rated.onnx: error: there is no input 'rat' to bind: the inputs are 'x', 'rate', 'gain'"),
+    ],
+)
+def test_a_value_that_an_input_cannot_have(text: str, message: str, tmp_path: Path, fails) -> None:
+    assert fails("run", onnx_models.save_rated(tmp_path), "--bind", text) == message
+
+
+def test_a_value_given_twice_and_none(tmp_path: Path, fails) -> None:
+    model = onnx_models.save_rated(tmp_path)
+    assert fails("run", model, "--bind", "rate=1", "--bind", "rate=2") == "frustum: error: --bind gives 'rate' twice"
+    expected = "argument --bind: 'rate=fast' is not of the form INPUT=16000, INPUT=0.5 or INPUT=true"
+    assert expected in fails("run", model, "--bind", "rate=fast")
+
+
+def test_an_input_with_another_value_than_the_bound_one(tmp_path: Path, fails) -> None:
+    model = onnx_models.save_rated(tmp_path)
+    np.savez(tmp_path / "in.npz", x=np.zeros((1, 4, 6, 6), np.float32), rate=np.int64(8000), gain=np.float32([2]))
+    message = fails("run", model, "--bind", "rate=16000", "--input", tmp_path / "in.npz")
+    assert message == f"{tmp_path / 'in.npz'}: error: input 'rate': found 8000, it is bound to 16000"
+
+
 def test_a_shape_given_twice(model: str, fails) -> None:
     message = fails("run", model, "--shape", "x=1x3x8x8", "--shape", "x=2x3x8x8")
     assert message == "frustum: error: --shape gives 'x' twice"

@@ -115,6 +115,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 REFUSED: dict[str, str] = {
     "{}: error: is compiled already": "compile {made} -o {tmp}/out",
     "{}: error: --target is for models that are not compiled yet": "inspect {made} --target edge",
+    "{}: error: --bind needs --target: it says what that runs of the model": "inspect {model} --bind x=1",
     "{}: error: is compiled already: {} has no effect on it": "run {made} --policy none",
     "{}: error: is compiled already: explain takes the model itself": "explain {made}",
     "{}: error: is compiled already: what is explored is compiled for every point": "explore {made} --space {space}",
@@ -157,7 +158,7 @@ REFUSED: dict[str, str] = {
     "error: --placement {}: it is {}": "run {made} --placement here",
     "error: --placement {}: {} has chips 0 to {}": "run {made} --placement 7",
     "error: --quiet and {}: one of them": "run {model} --quiet --json",
-    "error: --shape gives '{}' twice": "run {model} --shape x=1x3x8x8 --shape x=2x3x8x8",
+    "error: {} gives '{}' twice": "run {model} --shape x=1x3x8x8 --shape x=2x3x8x8",
     "error: --stream: layer '{}' ({}) runs on the host": "run {host} --stream 2",
     "error: --weights-seed is for zoo: models": "run {model} --weights-seed 1",
     "error: --{} needs --mode full or functional: mode timing computes no numbers": "run {model} --mode timing --check",
@@ -278,7 +279,8 @@ def test_a_scheduler_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- options that come too late ----------------------------------------------------------------------------
 
 SAMPLES = {
-    "target": "edge", "shapes": "x=1x3x8x8", "batch": "2", "rules": "S1,1", "thresholds": "11=75", "cuts": "conv",
+    "target": "edge", "shapes": "x=1x3x8x8", "bind": "x=1", "batch": "2", "rules": "S1,1", "thresholds": "11=75",
+    "cuts": "conv",
     "order": "row-major", "refuse": "pairs", "pipeline": "frustum-allocate", "dump_ir": "{tmp}/late",
     "weights_seed": "1",
 }  # fmt: skip
