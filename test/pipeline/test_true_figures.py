@@ -104,10 +104,11 @@ def check_bounds(model, target, ways, **always):
     return first
 
 
-@pytest.mark.parametrize("group", range(10))
+@pytest.mark.parametrize("group", range(20))
 def test_bounds_of_random_graphs_hold_and_are_those_of_the_graph(group):
-    for seed in range(10 * group, 10 * group + 10):
-        check_bounds(random_onnx(seed, blocks=3).model, "edge", [WAYS[seed % len(WAYS)]])
+    """Of five graphs each, the first of which is compiled in another way, too."""
+    for seed in range(5 * group, 5 * group + 5):
+        check_bounds(random_onnx(seed, blocks=2).model, "edge", [WAYS[group % len(WAYS)]] if seed == 5 * group else [])
 
 
 def compulsory_of(model, dtype="f16", target="edge"):

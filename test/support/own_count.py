@@ -129,14 +129,17 @@ class Count:
                     found[node.input[k]] = self.known[node.input[k]].size * self.element
             if kind in BIASED and len(node.input) > BIASED[kind] and node.input[BIASED[kind]] in self.known:
                 found[f"{node.output[0]}/bias"] = 4 * self.channels(node)
-            if kind == "BatchNormalization":
-                maker, channels = made_by.get(node.input[0]), self.known[node.input[1]].size
-                alone = maker is not None and len(self.readers[node.input[0]]) == 1
-                if alone and maker.op_type in ("Conv", "ConvTranspose", "Gemm"):
-                    found[f"{maker.output[0]}/bias"] = 4 * channels
+            if words := self.affine(node):
+                first = node
+                while self.affine(first) and (maker := self.only_maker(first, made_by)) is not None:
+                    first = maker if self.affine(maker) or maker.op_type in PRODUCTS else first
+                    if first is not maker:
+                        break
+                if first.op_type in PRODUCTS:
+                    found[f"{first.output[0]}/bias"] = 4 * self.channels(first)
                 else:
-                    found[f"{node.output[0]}/scale"] = 2 * channels * self.element
-            if kind in SIDE_BY_SIDE:
+                    found |= {f"{first.output[0]}/{word}": self.channels(node) * self.element for word in words}
+            elif kind in SIDE_BY_SIDE:
                 maker = next((made_by[n] for n in node.input if n in made_by), None)
                 for name in (name for name in node.input if name in self.known):
                     array = self.known[name]
@@ -152,7 +155,24 @@ class Count:
 
     def channels(self, node: onnx.NodeProto) -> int:
         shape = self.shape(node.output[0])
-        return shape[1] if node.op_type in ("Conv", "ConvTranspose") else shape[-1]
+        return shape[1] if node.op_type in ("Conv", "ConvTranspose") or self.affine(node) else shape[-1]
+
+    def affine(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """What a node is that scales and shifts channels of a map; a chain of them is one of each."""
+        if node.op_type == "BatchNormalization":
+            return "scale", "shift"
+        shape = self.shape(node.output[0]) if node.output[0] in self.shapes else []
+        if node.op_type not in ("Mul", "Add") or len(shape) < 3:
+            return ()
+        sizes = [[1] * (len(shape) - self.known[n].ndim) + [*self.known[n].shape] for n in node.input if n in self.known]
+        by_channel = [1, shape[1], *[1] * (len(shape) - 2)]
+        is_affine = len(sizes) == 1 and sizes[0] == by_channel and shape[1] > 1
+        return ({"Mul": "scale", "Add": "shift"}[node.op_type],) if is_affine else ()
+
+    def only_maker(self, node: onnx.NodeProto, made_by: dict) -> onnx.NodeProto | None:
+        """The node that makes its operand for it alone."""
+        name = next((n for n in node.input if n not in self.known), None)
+        return made_by.get(name) if len(self.readers.get(name, ())) == 1 and name not in self.outputs else None
 
     def is_neutral(self, node: onnx.NodeProto, name: str) -> bool:
         array, place = self.known[name], list(node.input).index(name)
