@@ -33,7 +33,8 @@ from frustum.passes.zoo import zoo_model
 OTHERS = Path(os.environ.get("FRUSTUM_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 """Where blocks and models lie that others give us."""
 ZOO = (
-    "squeezenet", "shufflenet", "inception_v1", "densenet121", "resnet50", "inception_v2", "alexnet", "zfnet512", "vgg19",
+    "squeezenet", "shufflenet", "inception_v1", "densenet121", "resnet50", "inception_v2", "alexnet", "zfnet512",
+    "vgg19",
 )  # fmt: skip
 WAYS = (
     {"policy": "none"}, {"policy": "pyramid"}, {"optimise": "bytes"}, {"borders": "exchange"}, {"split": "outputs"},
@@ -41,7 +42,9 @@ WAYS = (
 )  # fmt: skip
 BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 SIZE = re.compile(r"(?<![\w.,])([\d,]+(?:\.\d+)?) (B|KiB|MiB|GiB)\b")
-QUOTIENT = re.compile(r"([\d,.]+) (\w+)(?: without code and tables)?(?: are)?,? ([\d.]+) times the (?:\w+ )*([\d,.]+) (\w+)")
+QUOTIENT = re.compile(
+    r"([\d,.]+) (\w+)(?: without code and tables)?(?: are)?,? ([\d.]+) times the (?:\w+ )*([\d,.]+) (\w+)"
+)
 UNITS = {"sizes": SIZE, "energies": re.compile(r"[\d.]+ ([mun]?J)\b")}
 
 
