@@ -113,8 +113,8 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target, needed: N
         return facts | ({"weights": weights} if weights else {})
     share = Fraction(needed.count(op.results[0]), prod(g.shape_of(op.results[0])))
     if isinstance(op, g.AttentionOp):
-        matrix, vector = _products(op, target.core.matrix), _highest(op, target)
-        facts |= {"matrix": _rounded(matrix * share), "vector": _rounded(vector * share), "together": True}
+        steps, highest = _products(op, target.core.matrix), _highest(op, target)
+        facts |= {"matrix": _rounded(steps * share), "vector": _rounded(highest * share), "together": True}
         facts |= {"macs": _rounded(_pairs(op) * sum(op.sizes) * share), "element": element_bytes(op.q)}
         return facts | {"attention": _attention(op)} if is_apart(op) else facts
     if not isinstance(layer.kind, ConvLayer):

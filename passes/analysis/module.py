@@ -86,7 +86,7 @@ def location_of(nodes: Sequence[tuple[str, str]]) -> NameLoc:
     """The location of an operation that stands for these nodes of the model, pairs of a name and an operator: the name
     of the first, and all of them inside."""
     own = [NameLoc(StringAttr(name), NameLoc(StringAttr(operator), NoneAttr())) for name, operator in nodes]
-    return own[0] if len(own) == 1 else NameLoc(own[0].desc, FusedLoc(own, NoneAttr()))
+    return own[0] if len(own) == 1 else NameLoc(own[0].desc, FusedLoc(ArrayAttr(own), NoneAttr()))
 
 
 def nodes_of(op: Operation) -> tuple[tuple[str, str], ...]:

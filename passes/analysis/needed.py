@@ -63,8 +63,8 @@ def broadcast(need: Needed, shape: g.Ints) -> Needed:
     if need is None:
         return None
     shared = tuple(range(need.ndim - len(shape)))
-    found = need.any(axis=shared)
-    return found.any(axis=tuple(k for k, size in enumerate(shape) if size == 1), keepdims=True)
+    found = np.any(need, axis=shared, keepdims=True).reshape(need.shape[len(shared) :])
+    return np.asarray(np.any(found, axis=tuple(k for k, size in enumerate(shape) if size == 1), keepdims=True))
 
 
 def elementwise(op: Operation, number: int, need: Needed) -> Needed:
@@ -193,7 +193,8 @@ def multiplied(op: g.MatmulOp, number: int, need: Needed) -> Needed:
     if need is None or number > 1:
         return need if number > 1 and op.operands[number] is op.residual else None
     shape, is_turned = g.shape_of(op.operands[number]), op.trans_b if number else op.trans_a
-    needed = need.any(axis=-2 if number else -1, keepdims=True)  # whole rows of a, whole columns of b
+    # whole rows of a, whole columns of b
+    needed: Mask = np.asarray(np.any(need, axis=-2 if number else -1, keepdims=True))
     if is_turned:
         needed = np.swapaxes(needed, -1, -2)
     inner = tuple(1 if k == len(shape) - (1 if bool(number) == is_turned else 2) else n for k, n in enumerate(shape))

@@ -18,6 +18,7 @@ Source: docs/report.md, "The bound".
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -131,19 +132,23 @@ def unit_bound(target: Target, parts: Sequence[tuple[Layer, float]], weight_byte
 
 
 def layers_of(facts: Iterable[Mapping[str, Any]]) -> list[Layer]:
-    """The layers of all pieces of a network, in order; those that several pieces have count once."""
+    """The layers of all pieces of a network, in order; those that several pieces have count once.  Several layers of
+    one piece may have one name: parts of a product."""
     found: list[Layer] = []
-    names: dict[str, int] = {}
+    names: dict[tuple[str, int, int], int] = {}
     values: dict[str, int | None] = {}
     for piece in facts:
         numbers: list[int] = []
+        seen = Counter[tuple[str, int]]()
         inputs = [values.get(name) for name in piece["inputs"]]
 
         def source(read: int, numbers: list[int] = numbers, inputs: list[int | None] = inputs) -> int | None:
             return numbers[read] if read >= 0 else inputs[-1 - read]
 
         for fact in piece["layers"]:
-            key = f"{fact['name']}/{fact.get('macs', 0)}"
+            alike = fact["name"], fact.get("macs", 0)
+            key = (*alike, seen[alike])
+            seen[alike] += 1
             if fact.get("macs") and key in names:
                 numbers.append(names[key])
                 continue

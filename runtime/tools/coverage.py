@@ -18,7 +18,7 @@ from frustum.backend.pipeline import Run
 from frustum.dialects.graph import networks_of, shape_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.layer import form_of, is_work, layer_of
-from frustum.passes.analysis.module import kind_name, node_name
+from frustum.passes.analysis.module import kind_name, node_name, nodes_of
 from frustum.passes.errors import Unsupported
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.parts import HostNode
@@ -91,4 +91,5 @@ def _typed(module: ModuleOp, loaded: asked.Loaded, request: Request, target: Tar
 def _layer(op: Operation) -> CoveredLayer:
     macs = layer_of(op).macs if form_of(op).layer is not None else 0
     shape = shape_of(op.results[0]) if op.results else ()
-    return CoveredLayer(node_name(op), kind_name(op), tuple(shape), macs)
+    operator = next((operator for _, operator in nodes_of(op)), kind_name(op))
+    return CoveredLayer(node_name(op), operator, tuple(shape), macs)

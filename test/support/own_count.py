@@ -1,8 +1,8 @@
 """Bytes that any plan moves, counted again from the ONNX file alone; nothing of the compiler is imported.
 
-Every input as far as windows and slices that read it reach, every weight and bias behind constant folding, every output,
-once each.  Weights have `element` bytes, biases 4.  A batch normalisation behind a product becomes its weights and bias;
-what is a single number, or says how another operand is moved, is in the program.
+Every input as far as windows and slices that read it reach, every weight and bias behind constant folding, every
+output, once each.  Weights have `element` bytes, biases 4.  A batch normalisation behind a product becomes its weights
+and bias; what is a single number, or says how another operand is moved, is in the program.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Count:
                 inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(self.known[n].dtype), None)
                           for n in dict.fromkeys(names)]  # fmt: skip
                 ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in node.output if n]
-                alone = helper.make_model(helper.make_graph([node], "one", inputs, ends),
-                                          opset_imports=self.model.opset_import, ir_version=self.model.ir_version)  # fmt: skip
+                versions = {"opset_imports": self.model.opset_import, "ir_version": self.model.ir_version}
+                alone = helper.make_model(helper.make_graph([node], "one", inputs, ends), **versions)
                 found = ReferenceEvaluator(alone).run(None, {n: self.known[n] for n in names})
                 self.known |= {n: np.asarray(v) for n, v in zip((n for n in node.output if n), found, strict=True)}
             else:
@@ -120,39 +120,73 @@ class Count:
 
     def weights(self) -> dict[str, int]:
         """Bytes of each constant that the device reads."""
+        self.made_by = {name: node for node in self.nodes for name in node.output}
         found: dict[str, int] = {}
-        made_by = {name: node for node in self.nodes for name in node.output}
         for node in self.nodes:
-            kind = node.op_type
-            for k in WEIGHTS.get(kind, ()):
-                if k < len(node.input) and node.input[k] in self.known:
-                    found[node.input[k]] = self.known[node.input[k]].size * self.element
-            if kind in BIASED and len(node.input) > BIASED[kind] and node.input[BIASED[kind]] in self.known:
-                found[f"{node.output[0]}/bias"] = 4 * self.channels(node)
-            if kind == "BatchNormalization":
-                maker, channels = made_by.get(node.input[0]), self.known[node.input[1]].size
-                alone = maker is not None and len(self.readers[node.input[0]]) == 1
-                if alone and maker.op_type in ("Conv", "ConvTranspose", "Gemm"):
-                    found[f"{maker.output[0]}/bias"] = 4 * channels
-                else:
-                    found[f"{node.output[0]}/scale"] = 2 * channels * self.element
-            if kind in SIDE_BY_SIDE:
-                maker = next((made_by[n] for n in node.input if n in made_by), None)
-                for name in (name for name in node.input if name in self.known):
-                    array = self.known[name]
-                    if array.size == 1 or (kind in NORMS and self.is_neutral(node, name)):
-                        continue
-                    is_bias = kind == "Add" and maker is not None and maker.op_type in ("MatMul", "Conv")
-                    is_bias &= maker is not None and len(self.readers[maker.output[0]]) == 1
-                    if is_bias and array.size == self.channels(maker) and max(array.shape) == array.size:
-                        found[f"{maker.output[0]}/bias"] = 4 * array.size
-                    else:
-                        found[name] = array.size * self.element
+            found |= self.of_product(node)
+            if self.affine(node):
+                found |= self.of_affine(node)
+            elif node.op_type in SIDE_BY_SIDE:
+                found |= self.of_operands(node)
+        return found
+
+    def of_product(self, node: onnx.NodeProto) -> dict[str, int]:
+        names = [node.input[k] for k in WEIGHTS.get(node.op_type, ()) if k < len(node.input)]
+        found = {name: self.known[name].size * self.element for name in names if name in self.known}
+        place = BIASED.get(node.op_type, len(node.input))
+        if place < len(node.input) and node.input[place] in self.known:
+            found[f"{node.output[0]}/bias"] = 4 * self.channels(node)
+        return found
+
+    def of_affine(self, node: onnx.NodeProto) -> dict[str, int]:
+        """A chain of scales and shifts behind a product is its bias, another one has one of each."""
+        first, channels = node, self.channels(node)
+        while self.affine(first):
+            maker = self.only_maker(first)
+            if maker is None or not (self.affine(maker) or maker.op_type in PRODUCTS):
+                break
+            first = maker
+        if first.op_type in PRODUCTS:
+            return {f"{first.output[0]}/bias": 4 * self.channels(first)}
+        return {f"{first.output[0]}/{word}": channels * self.element for word in self.affine(node)}
+
+    def of_operands(self, node: onnx.NodeProto) -> dict[str, int]:
+        """Tensors that are added, multiplied, compared or put beside a map; one number is none."""
+        found: dict[str, int] = {}
+        maker = next((self.made_by[name] for name in node.input if name in self.made_by), None)
+        can_be_bias = node.op_type == "Add" and maker is not None and maker.op_type in ("MatMul", "Conv")
+        for name in (name for name in node.input if name in self.known):
+            array = self.known[name]
+            if array.size == 1 or (node.op_type in NORMS and self.is_neutral(node, name)):
+                continue
+            is_row = can_be_bias and max(array.shape) == array.size == self.channels(maker)
+            if is_row and len(self.readers[maker.output[0]]) == 1:
+                found[f"{maker.output[0]}/bias"] = 4 * array.size
+            else:
+                found[name] = array.size * self.element
         return found
 
     def channels(self, node: onnx.NodeProto) -> int:
         shape = self.shape(node.output[0])
-        return shape[1] if node.op_type in ("Conv", "ConvTranspose") else shape[-1]
+        return shape[1] if node.op_type in ("Conv", "ConvTranspose") or self.affine(node) else shape[-1]
+
+    def affine(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """What a node is that scales and shifts channels of a map; a chain of them is one of each."""
+        if node.op_type == "BatchNormalization":
+            return "scale", "shift"
+        shape = self.shape(node.output[0]) if node.output[0] in self.shapes else []
+        if node.op_type not in ("Mul", "Add") or len(shape) < 3:
+            return ()
+        arrays = [self.known[name] for name in node.input if name in self.known]
+        sizes = [[1] * (len(shape) - array.ndim) + [*array.shape] for array in arrays]
+        by_channel = [1, shape[1], *[1] * (len(shape) - 2)]
+        is_affine = len(sizes) == 1 and sizes[0] == by_channel and shape[1] > 1
+        return ({"Mul": "scale", "Add": "shift"}[node.op_type],) if is_affine else ()
+
+    def only_maker(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
+        """The node that makes its operand for it alone."""
+        name = next((n for n in node.input if n not in self.known), None)
+        return self.made_by.get(name) if len(self.readers.get(name, ())) == 1 and name not in self.outputs else None
 
     def is_neutral(self, node: onnx.NodeProto, name: str) -> bool:
         array, place = self.known[name], list(node.input).index(name)

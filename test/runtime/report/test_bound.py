@@ -21,6 +21,7 @@ from frustum.runtime.report.bound import (
     Layer,
     Work,
     bound,
+    layers_of,
 )
 
 TERMS = {
@@ -139,6 +140,13 @@ def test_attention_takes_both_units():
     assert cycles["bound_terms"][MATRIX] == fills * (1024 // 64 * 32 + 1024) * 2 // 16
     assert cycles["bound_terms"][VECTOR] == max(cycles["bound_terms"][MATRIX], 4 * 1024 * 1024 // 64 // 16)
     assert cycles["bound_terms"][MATRIX] < cycles["total"]
+
+
+def test_parts_of_a_product_count_each_and_layers_of_several_pieces_once():
+    """A piece with two parts of one product of one name, and another piece that has the first of them, too."""
+    part = {"name": "p", "reads": [], "mix": "all", "macs": 64, "matrix": 8}
+    pieces = [{"inputs": [], "layers": layers, "outputs": []} for layers in ([part, part], [part])]
+    assert [layer.matrix for layer in layers_of(pieces)] == [8, 8]
 
 
 def test_work_waits_for_weights_that_all_of_its_operand_needs():

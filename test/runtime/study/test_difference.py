@@ -74,6 +74,15 @@ def test_a_unit_that_only_got_slower_is_told_with_its_cause(reports):
     assert "1 of 2 groups of units changed" in text and "+77 cycles: gdma waits for the port of dram" in text
 
 
+def test_the_keys_that_differ_are_named(reports):
+    slow = copy.deepcopy(reports["two"])
+    slow["cycles"]["total"] += 1
+    slow["seconds"]["emulate"] = 1e9
+    assert difference(reports["two"], slow).keys == ("cycles.total",)
+    assert "keys of the report that differ: cycles.total" in difference(reports["two"], slow).text()
+    assert "keys of the report" not in difference(reports["two"], reports["two"]).text()
+
+
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [

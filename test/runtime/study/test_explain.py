@@ -11,7 +11,8 @@ import pytest
 from mixed_models import model, node
 
 from frustum.backend import targets
-from frustum.runtime.study.explain import Way, as_in, explain_part, explain_plan, flips, with_number
+from frustum.runtime.study.difference import Change, Figure
+from frustum.runtime.study.explain import Way, _causes, as_in, explain_part, explain_plan, flips, with_number
 from frustum.runtime.study.explain_text import lines_of
 from frustum.runtime.tools.cli import main
 
@@ -51,8 +52,23 @@ def test_the_plan_and_each_cut_are_recounted(chain, capsys):
         counted = recounted(chain, way["options"], capsys)
         assert counted == (way["cycles"], way["dram_bytes"], way["units"])
         assert sum(way["bytes_by_class"].values()) == way["dram_bytes"] - base["dram_bytes"]
+    for cut in found["cuts"]:
+        for key in ("cycles", "dram_bytes"):
+            assert cut["here"][key] + cut["elsewhere"][key] == cut["without"][key] - found["same"][key]
     text = "\n".join(lines_of(found))
     assert f"{found['cuts'][0]['without']['dram_bytes']:,} DRAM bytes" in text
+    assert "in the units beside this cut; " in text and "two whole plans" in text
+
+
+def test_a_cause_that_went_up_here_and_down_there_is_named_once():
+    changes = [
+        Change((), (unit,), (), Figure("bytes", 0, 0), Figure("cycles", 0, 0), (), (), (("gdma waits", n), *more))
+        for unit, n, more in (("u0", 100, [("bus waits", 7)]), ("u1", -100, []), ("u2", 5, []))
+    ]
+    assert _causes(changes) == [
+        {"units": ["u0"], "cause": "bus waits", "cycles": 7},
+        {"units": ["u0", "u1", "u2"], "cause": "gdma waits", "cycles": 5},
+    ]
 
 
 def test_ways_have_weights_as_the_plan_has_them():

@@ -22,7 +22,7 @@ def test_layers_and_macs_are_those_of_the_compiled_program(tmp_path: Path) -> No
     assert found.on_host == ()
     assert {each.name for each in found.layers} == {each["name"] for each in report["layers"]}
     assert found.macs == report["macs"]["useful"] > 0
-    conv = next(each for each in found.layers if each.op == "conv")
+    conv = next(each for each in found.layers if each.op == "Conv")
     assert conv.shape[0] == 1 and len(conv.shape) == 4
 
 
