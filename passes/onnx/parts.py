@@ -19,7 +19,7 @@ from xdsl.ir import SSAValue
 
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.dry_run import DryRun, ImportStep
-from frustum.passes.onnx.host_work import HostWork, host_work
+from frustum.passes.onnx.host_work import NO_WORK, HostWork, host_work
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel, element_name, node_name, problem_at
 from frustum.passes.onnx.node import Bound
 from frustum.passes.onnx.opset import FREE_INITIALIZERS, Kept, Unified
@@ -104,7 +104,7 @@ class HostNode:
     name: str
     op: str
     reason: str
-    work: HostWork = HostWork()
+    work: HostWork = NO_WORK
 
 
 @dataclass(frozen=True)

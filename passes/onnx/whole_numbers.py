@@ -19,7 +19,6 @@ import numpy as np
 import onnx
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, FLOATS
 from frustum.passes.onnx.node import Bound, Node, Value
@@ -215,7 +214,8 @@ def _sign(node: Node, given: Sequence[Bound | None]) -> Bound | None:
 PLACES = frozenset({"ArgMax", "ArgMin", "TopK"})
 MOVES = (
     "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Concat", "Expand", "Tile",
-    "Where", "Max", "Min", "Clip", "Neg", "Abs", "Relu", "ReduceMax", "ReduceMin", "DepthToSpace", "SpaceToDepth", "Pad",
+    "Where", "Max", "Min", "Clip", "Neg", "Abs", "Relu", "ReduceMax", "ReduceMin", "DepthToSpace", "SpaceToDepth",
+    "Pad",
 )  # fmt: skip
 RULES: dict[str, Rule] = {
     **dict.fromkeys(MOVES, _moved),

@@ -22,8 +22,8 @@ from frustum.passes.weights import Array, numpy_of
 MOST_ROWS = 256
 """Of what is read whole for an index, unless there are more indices than rows."""
 MOST_TABLE_BYTES = 1 << 21
-"""Of a constant table of more rows: those of positions (8192 of 64 elements in f32) are on the device, those of words on
-the host, from where one row crosses."""
+"""Of a constant table of more rows: those of positions (8192 of 64 elements in f32) are on the device, those of words
+on the host, from where one row crosses."""
 MOST_INDICES = 64
 """Into a map: each is compared with all rows, and reads all of them."""
 

@@ -83,7 +83,8 @@ def test_a_table_of_positions_is_on_the_device():
     check(*gather(np.int64([[2047, -2048, 77]]), table))
     check(*gather(np.int64([[1300]]), table.astype(np.float16)), dtype="model")
     most = MOST_TABLE_BYTES // 4
-    with pytest.raises(Unsupported, match=rf"an index into {most + 1} rows of {4 * most + 4:,} bytes \(more than 256, and"):
+    words = rf"an index into {most + 1} rows of {4 * most + 4:,} bytes \(more than 256, and"
+    with pytest.raises(Unsupported, match=words):
         import_onnx(gather(np.int64([0]), np.zeros((most + 1, 1), np.float32))[0])
 
 

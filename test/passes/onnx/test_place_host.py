@@ -156,7 +156,7 @@ def test_shapes_of_host_values_are_constants() -> None:
 def test_control_flow_is_for_the_host() -> None:
     found = placed(controlled())
     assert operators(found) == [("device", ["Relu"]), ("host", ["Loop"])]
-    assert found.parts[1].inputs == ["n", "x", "r"]
+    assert found.parts[1].inputs == ["n", "r"]
     assert "must be constant" in reasons(found)["loop"]
 
 

@@ -25,8 +25,7 @@ def of_inputs(nodes, outputs, constants=None, **inputs):
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         for name, x in inputs.items()
     ]
-    found = onnx.shape_inference.infer_shapes(model(nodes, infos, outputs, constants or {}, opset=17))
-    return found
+    return onnx.shape_inference.infer_shapes(model(nodes, infos, outputs, constants or {}, opset=17))
 
 
 def wanted(proto, inputs):
