@@ -164,15 +164,17 @@ class DryRun(ImportWalk):
         """The nodes of the device that only hand integers of inputs on to the host, or out, and why they are not there:
         the device has not all of these integers."""
         read = {*outputs, *(name for step in self.steps if step.kind == "host" for name in free_names(step.node))}
-        return {
-            step.name: f"'{name}' {OPEN_OUTPUT}"
-            for step in self.steps
-            if step.kind == "device"
-            for name in step.node.output
-            if name in read
-            and isinstance(value := self.values.get(name), SSAValue)
-            and is_open(self.network.bounds.get(value))
-        }
+        found = {}
+        for step in reversed(self.steps):
+            name = next((each for each in step.node.output if each in read and self._is_open(each)), None)
+            if step.kind == "device" and name is not None:
+                found[step.name] = f"'{name}' {OPEN_OUTPUT}"
+                read.update(free_names(step.node))
+        return found
+
+    def _is_open(self, name: str) -> bool:
+        value = self.values.get(name)
+        return isinstance(value, SSAValue) and is_open(self.network.bounds.get(value))
 
     def _axis_on_host(self, proto: onnx.NodeProto, why: str) -> int | None:
         """Where the images of a changed batch lie in what a node on the host gives."""

@@ -123,7 +123,8 @@ def hold(node: Node, bound: Bound | None) -> None:
 # --- rules -------------------------------------------------------------------------------------------------
 
 
-NUMBERS = {"Concat": None, "Max": None, "Min": None, "Clip": None, "Where": (1, 2), "Pad": (0, 2)}
+NUMBERS = {"Concat": None, "Max": None, "Min": None, "Clip": None, "Where": (1, 2), "Pad": (0, 2),
+           "ScatterND": (0, 2), "ScatterElements": (0, 2)}  # fmt: skip
 """Operands that are numbers where not the first alone is: None for all."""
 
 
@@ -215,7 +216,7 @@ PLACES = frozenset({"ArgMax", "ArgMin", "TopK"})
 MOVES = (
     "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Concat", "Expand", "Tile",
     "Where", "Max", "Min", "Clip", "Neg", "Abs", "Relu", "ReduceMax", "ReduceMin", "DepthToSpace", "SpaceToDepth",
-    "Pad",
+    "Pad", "Trilu", "GatherND", "GatherElements", "ScatterND", "ScatterElements",
 )  # fmt: skip
 RULES: dict[str, Rule] = {
     **dict.fromkeys(MOVES, _moved),
