@@ -145,12 +145,11 @@ def test_a_loop_takes_its_count_at_run_time() -> None:
         agree(frustum.run(found, inputs).outputs, oracle(proto, inputs))
 
 
-def test_a_transformer_runs_on_the_device_between_ids_and_words() -> None:
+def test_a_transformer_runs_on_the_device_from_ids_to_words() -> None:
     proto = transformer()
     found = frustum.compile(proto, target="edge").chain
     assert isinstance(found, Chain)
-    assert [piece.kind for piece in found.pieces] == ["host", "device"]
-    assert {each.op for each in found.fallbacks} == {"Cast"}, "embeddings are looked up on the device"
+    assert [piece.kind for piece in found.pieces] == ["device"] and not found.fallbacks
     mask = np.ones((1, 48), np.int64)
     mask[:, 40:] = 0
     inputs = {"ids": np.random.default_rng(1).integers(0, 100, (1, 48)), "mask": mask}
