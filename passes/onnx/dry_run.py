@@ -36,7 +36,7 @@ from frustum.passes.onnx.loading import (
     node_name,
     operator_of,
 )
-from frustum.passes.onnx.node import Bound, Network, Value
+from frustum.passes.onnx.node import IntegerBound, Network, Value
 from frustum.passes.onnx.walk import (
     UNAVAILABLE,
     ImportWalk,
@@ -374,7 +374,7 @@ def types_by_onnxruntime(
 
 
 def device_tensor(
-    network: Network, type_: onnx.TypeProto, axis: int | None = None, whole: Bound | None = None
+    network: Network, type_: onnx.TypeProto, axis: int | None = None, whole: IntegerBound | None = None
 ) -> SSAValue:
     """A new input of the network for a tensor of this type, with the images of a changed batch along an axis; `whole`:
     it holds integers in floating point, so large."""

@@ -21,7 +21,7 @@ from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.dry_run import DryRun, ImportStep
 from frustum.passes.onnx.host_work import NO_WORK, HostWork, host_work
 from frustum.passes.onnx.loading import DEFAULT_DOMAINS, LoadedModel, element_name, node_name, problem_at
-from frustum.passes.onnx.node import Bound
+from frustum.passes.onnx.node import IntegerBound
 from frustum.passes.onnx.opset import FREE_INITIALIZERS, Kept, Unified
 from frustum.passes.onnx.walk import free_names
 
@@ -114,7 +114,7 @@ class ModelPart:
     kind: Literal["device", "host"]
     model: LoadedModel
     fallbacks: tuple[HostNode, ...] = ()
-    whole: Mapping[str, Bound | None] = field(default_factory=dict)
+    whole: Mapping[str, IntegerBound | None] = field(default_factory=dict)
     """Of a piece of the device: the inputs of integers that are in floating point there."""
 
     @property
@@ -152,7 +152,7 @@ def parts_of(model: LoadedModel, unified: Unified, run: DryRun, steps: Sequence[
     yield from _constant_outputs(cutter, outputs, arrays, shared)
 
 
-def _whole(names: Iterable[str], run: DryRun) -> dict[str, Bound | None]:
+def _whole(names: Iterable[str], run: DryRun) -> dict[str, IntegerBound | None]:
     """Those of the values that the whole model keeps as integers in floating point, as it knows them."""
     values = ((name, run.values.get(name)) for name in names)
     network = run.network
