@@ -19,8 +19,8 @@ MODEL_DTYPE = re.compile(r"(u?int|float)(8|16|32|64)|bfloat16|bool")
 
 @dataclass(frozen=True, slots=True)
 class HostType:
-    """numpy's name of the type; `scale` and `zero` of the conversion, scale None where there is none; `times` and `plus`
-    of whole numbers in floating point, times 0 where all are good."""
+    """numpy's name of the type; `scale` and `zero` of the conversion, scale None where there is none; `times` and
+    `plus` of whole numbers in floating point, times 0 where all are good."""
 
     dtype: str
     scale: float | None = None

@@ -25,7 +25,7 @@ from frustum.dialects.target.declared import (
     declared,
     plain,
 )  # fmt: skip
-from frustum.dialects.target.host import Host
+from frustum.dialects.target.host import OF_CLOCK, Host
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import DictionaryAttr
@@ -233,7 +233,7 @@ class Target:
     alignment_bytes: Annotated[int, _size("buffers start at multiples of this", 1, 4096)]
     transfers: Annotated[Transfers, Parameter("how DMA engines cut and overlap their transfers")]
     chip: Annotated[Chip, Parameter("each of its chips")]
-    host: Annotated[Host, Parameter("what runs that the device lacks")] = Host()
+    host: Annotated[Host, Parameter("what runs that the device lacks")] = OF_CLOCK
     options: Annotated[Options, Parameter("what the command line takes where it is not told otherwise")] = (
         Options()
     )

@@ -35,3 +35,7 @@ class Host:
             absent if rate is None else Fraction(repr(rate)) for rate in (self.macs_per_cycle, self.bytes_per_cycle)
         )
         return ceil(max(macs / macs_rate, size_bytes / bytes_rate))
+
+
+OF_CLOCK = Host()
+"""Of a target that says nothing of its host."""

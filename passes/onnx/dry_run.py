@@ -37,7 +37,7 @@ from frustum.passes.onnx.loading import (
     node_name,
     operator_of,
 )
-from frustum.passes.onnx.node import Bound, Network, SequenceValue, Value
+from frustum.passes.onnx.node import IntegerBound, Network, SequenceValue, Value
 from frustum.passes.onnx.walk import (
     UNAVAILABLE,
     ImportWalk,
@@ -171,15 +171,17 @@ class DryRun(ImportWalk):
         """The nodes of the device that only hand integers of inputs on to the host, or out, and why they are not there:
         the device has not all of these integers."""
         read = {*outputs, *(name for step in self.steps if step.kind == "host" for name in free_names(step.node))}
-        return {
-            step.name: f"'{name}' {OPEN_OUTPUT}"
-            for step in self.steps
-            if step.kind == "device"
-            for name in step.node.output
-            if name in read
-            and isinstance(value := self.values.get(name), SSAValue)
-            and is_open(self.network.bounds.get(value))
-        }
+        found = {}
+        for step in reversed(self.steps):
+            name = next((each for each in step.node.output if each in read and self._is_open(each)), None)
+            if step.kind == "device" and name is not None:
+                found[step.name] = f"'{name}' {OPEN_OUTPUT}"
+                read.update(free_names(step.node))
+        return found
+
+    def _is_open(self, name: str) -> bool:
+        value = self.values.get(name)
+        return isinstance(value, SSAValue) and is_open(self.network.bounds.get(value))
 
     def _axis_on_host(self, proto: onnx.NodeProto, why: str) -> int | None:
         """Where the images of a changed batch lie in what a node on the host gives."""
@@ -378,7 +380,7 @@ def types_by_onnxruntime(
 
 
 def device_tensor(
-    network: Network, type_: onnx.TypeProto, axis: int | None = None, whole: Bound | None = None
+    network: Network, type_: onnx.TypeProto, axis: int | None = None, whole: IntegerBound | None = None
 ) -> SSAValue:
     """A new input of the network for a tensor of this type, with the images of a changed batch along an axis; `whole`:
     it holds integers in floating point, so large."""

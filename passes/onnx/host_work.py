@@ -2,7 +2,7 @@
 """What a node does on the host: its multiply-accumulates, and the bytes that it reads and writes.
 
 A node reads each operand once and writes each result once, in the model's types; of what it takes elements from, it
-reads as many as it takes.  What has a shape that is known at run time only counts as large as its node's largest operand.
+reads as many as it takes.  What has a shape that is known at run time only counts as its node's largest operand.
 Source: docs/techniques/machine.md, "The host".
 """
 
@@ -32,6 +32,7 @@ class HostWork:
         return HostWork(self.macs + other.macs, self.bytes + other.bytes)
 
 
+NO_WORK = HostWork()
 NOTHING_READ = frozenset({"Shape", "Size"})
 TAKES = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """They read as much of their first operand as they give."""

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from frustum.passes.onnx.images import Images
     from frustum.passes.onnx.loading import LoadedModel
-    from frustum.passes.onnx.node import Bound, Network, Value
+    from frustum.passes.onnx.node import IntegerBound, Network, Value
     from frustum.passes.onnx.walk import ImportWalk, Known
 
 INT8 = "int8"
@@ -57,7 +57,7 @@ def import_onnx(
     shapes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
     network: str = "",
-    whole: Mapping[str, Bound | None] | None = None,
+    whole: Mapping[str, IntegerBound | None] | None = None,
 ) -> ModuleOp:
     """The model at stop `imported`; ModelError, with all problems, where it cannot be.
 
@@ -75,7 +75,7 @@ def import_onnx(
 
 def _import(
     model: LoadedModel, batch: int | None, shapes: Mapping[str, Sequence[int]] | None, name: str,
-    whole: Mapping[str, Bound | None] | None,
+    whole: Mapping[str, IntegerBound | None] | None,
 ) -> ModuleOp:  # fmt: skip
     from frustum.passes.onnx.binding import bind_inputs
     from frustum.passes.onnx.images import Images

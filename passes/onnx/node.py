@@ -48,7 +48,7 @@ def extents_of(value: Value) -> Ints:
 
 
 @dataclass(frozen=True)
-class Bound:
+class IntegerBound:
     """Of integers of the model in floating point: none is larger than `times` the limit to which these inputs are held,
     and `plus`."""
 
@@ -56,11 +56,11 @@ class Bound:
     plus: int = 0
     inputs: frozenset[str] = frozenset()
 
-    def joined(self, *others: Bound) -> Bound:
+    def joined(self, *others: IntegerBound) -> IntegerBound:
         """What holds for the numbers of all."""
         every = (self, *others)
         inputs = frozenset().union(*(each.inputs for each in every))
-        return Bound(max(each.times for each in every), max(each.plus for each in every), inputs)
+        return IntegerBound(max(each.times for each in every), max(each.plus for each in every), inputs)
 
 
 @dataclass
@@ -76,9 +76,9 @@ class Network:
     unsigned: set[SSAValue] = field(default_factory=set)  # integers that are more by half their range in the model
     whole: set[SSAValue] = field(default_factory=set)  # integers of the model kept in floating point
     boolean: set[SSAValue] = field(default_factory=set)  # truth values of the model: 1 or 0 in floating point
-    bounds: dict[SSAValue, Bound] = field(default_factory=dict)
+    bounds: dict[SSAValue, IntegerBound] = field(default_factory=dict)
     """Of those integers of the model that were never floating point (`whole_numbers.py`)."""
-    held: dict[str, Bound] = field(default_factory=dict)
+    held: dict[str, IntegerBound] = field(default_factory=dict)
     """By input of integers: what must be exact, for which it is held to a limit."""
     counts: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By node that counts in floating point: its operator, and the largest integer that it needs exactly."""
@@ -112,7 +112,7 @@ class Network:
                 marked.add(result)
         return result
 
-    def keep_whole(self, value: SSAValue, bound: Bound | None) -> None:
+    def keep_whole(self, value: SSAValue, bound: IntegerBound | None) -> None:
         """Note that a value is of integers of the model, and how large they are where that is known."""
         self.whole.add(value)
         if bound is not None:

@@ -19,7 +19,7 @@ from xdsl.ir import SSAValue
 
 from frustum.passes.errors import Problem, Unsupported
 from frustum.passes.onnx.dry_run import DryRun, ImportStep
-from frustum.passes.onnx.host_work import HostWork, host_work
+from frustum.passes.onnx.host_work import NO_WORK, HostWork, host_work
 from frustum.passes.onnx.loading import (
     DEFAULT_DOMAINS,
     LoadedModel,
@@ -28,7 +28,7 @@ from frustum.passes.onnx.loading import (
     node_name,
     problem_at,
 )
-from frustum.passes.onnx.node import Bound
+from frustum.passes.onnx.node import IntegerBound
 from frustum.passes.onnx.opset import FREE_INITIALIZERS, Kept, Unified
 
 
@@ -110,7 +110,7 @@ class HostNode:
     name: str
     op: str
     reason: str
-    work: HostWork = HostWork()
+    work: HostWork = NO_WORK
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class ModelPart:
     kind: Literal["device", "host"]
     model: LoadedModel
     fallbacks: tuple[HostNode, ...] = ()
-    whole: Mapping[str, Bound | None] = field(default_factory=dict)
+    whole: Mapping[str, IntegerBound | None] = field(default_factory=dict)
     """Of a piece of the device: the inputs of integers that are in floating point there."""
 
     @property
@@ -167,7 +167,7 @@ def _reads(node: onnx.NodeProto, shared: Mapping[str, onnx.NodeProto]) -> Iterab
             yield name
 
 
-def _whole(names: Iterable[str], run: DryRun) -> dict[str, Bound | None]:
+def _whole(names: Iterable[str], run: DryRun) -> dict[str, IntegerBound | None]:
     """Those of the values that the whole model keeps as integers in floating point, as it knows them."""
     values = ((name, run.values.get(name)) for name in names)
     network = run.network

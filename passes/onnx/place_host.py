@@ -39,7 +39,7 @@ from frustum.passes.onnx.dry_run import (
     no_tensor,
     static_shape,
 )
-from frustum.passes.onnx.host_work import HostWork, host_work, inferred_types
+from frustum.passes.onnx.host_work import NO_WORK, HostWork, host_work, inferred_types
 from frustum.passes.onnx.images import Images
 from frustum.passes.onnx.import_onnx import import_onnx, output_problems
 from frustum.passes.onnx.loading import (
@@ -387,7 +387,8 @@ def host_is_cheaper(island: Island, target: Target) -> str:
     if host > FASTER * device:
         return ""
     moved = island.from_host_bytes + island.to_host_bytes
-    return f"between nodes of the host it takes {host:,} cycles there, and {device:,.0f} here, with {moved:,} bytes moved"
+    there = f"between nodes of the host it takes {host:,} cycles there"
+    return f"{there}, and {device:,.0f} here, with {moved:,} bytes moved"
 
 
 def device_cycles(island: Island, target: Target) -> float:
@@ -454,5 +455,5 @@ def _island(
         sum(map(run.size_bytes, taken)),
         sum(run.size_bytes(name) for name in read if name in run.fixed),
         sum(run.steps[index].macs for index in members),
-        sum((host_work(node, run.types) for node in nodes), HostWork()),
+        sum((host_work(node, run.types) for node in nodes), NO_WORK),
     )

@@ -2,10 +2,10 @@
 """Integers of INT32 and INT64 that the device keeps as whole numbers in floating point, and how far they are exact.
 
 The device has no such integers, and a type of floating point has all of them up to `most_whole` alone.  What an input
-holds is not known before a run, so each value has a `Bound` in terms of a limit on the inputs.  Operators that only
-move, compare with smaller numbers, look up rows or cast to floating point are right for every integer, because rounding
-keeps the order.  Arithmetic is right where all its results are exact: it sets the limit, which the host checks when it
-writes the inputs.
+holds is not known before a run, so each value has an `IntegerBound` in terms of a limit on the inputs.  Operators that
+only move, compare with smaller numbers, look up rows or cast to floating point are right for every integer, because
+rounding keeps the order.  Arithmetic is right where all its results are exact: it sets the limit, which the host checks
+when it writes the inputs.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ import numpy as np
 import onnx
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, FLOATS
-from frustum.passes.onnx.node import Bound, Node, Value
+from frustum.passes.onnx.node import IntegerBound, Node, Value
 from frustum.passes.weights import most_whole, numpy_of
 
 INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-OF_HOST = Bound(1 << 62)
+OF_HOST = IntegerBound(1 << 62)
 """Of integers that the host makes during a run: nobody holds them to a limit, so no arithmetic with them is exact."""
 OPEN_OUTPUT = "holds integers that inputs give, and the device does not have all of them"
 LEAST_LIMIT = 255
 """Arithmetic that would hold its inputs to less is left to the host."""
 
-Rule: TypeAlias = Callable[[Node, Sequence[Bound | None]], Bound | None]
+Rule: TypeAlias = Callable[[Node, Sequence[IntegerBound | None]], IntegerBound | None]
 
 
-def of_input(name: str) -> Bound:
-    return Bound(1, 0, frozenset({name}))
+def of_input(name: str) -> IntegerBound:
+    return IntegerBound(1, 0, frozenset({name}))
 
 
 def whole_inputs(
     inputs: Iterable[onnx.ValueInfoProto], outputs: Iterable[onnx.ValueInfoProto], nodes: Sequence[onnx.NodeProto]
-) -> dict[str, Bound | None]:
+) -> dict[str, IntegerBound | None]:
     """The inputs that the device has in floating point: all of INT64, and those of INT32 that are read as numbers,
     not as integers of a quantised network."""
     readers: dict[str, list[onnx.NodeProto]] = {}
@@ -67,7 +66,7 @@ def whole_inputs(
     }
 
 
-def is_open(bound: Bound | None) -> bool:
+def is_open(bound: IntegerBound | None) -> bool:
     """Whether the numbers depend on what an input holds."""
     return bound is not None and bound.times > 0
 
@@ -85,12 +84,12 @@ def note_results(node: Node, results: Sequence[Value | None]) -> None:
     if any(value in network.bounds or value in network.boolean for value in given):
         own = _bound_of(node, rule)
     elif node.op_type in PLACES:
-        own, values = Bound(0, max(node.shape(0))), [value for value in values if value in network.whole]
+        own, values = IntegerBound(0, max(node.shape(0))), [value for value in values if value in network.whole]
     for value in values if own is not None else ():
         network.keep_whole(value, own)
 
 
-def _bound_of(node: Node, rule: Rule | None) -> Bound | None:
+def _bound_of(node: Node, rule: Rule | None) -> IntegerBound | None:
     """Of the results; None where they are no integers, or nobody knows."""
     given = [_bound(node, operand) for operand in node.operands]
     if rule is not None:
@@ -101,16 +100,16 @@ def _bound_of(node: Node, rule: Rule | None) -> Bound | None:
     return None
 
 
-def _bound(node: Node, operand: Value | None) -> Bound | None:
+def _bound(node: Node, operand: Value | None) -> IntegerBound | None:
     """None for what is no integer of the model, and for integers that were floating point."""
     if isinstance(operand, SSAValue):
-        return node.network.bounds.get(operand, Bound(0, 1) if operand in node.network.boolean else None)
+        return node.network.bounds.get(operand, IntegerBound(0, 1) if operand in node.network.boolean else None)
     if operand is None or operand.dtype.kind not in "iub":
         return None
-    return Bound(0, max(abs(int(operand.max())), abs(int(operand.min()))) if operand.size else 0)
+    return IntegerBound(0, max(abs(int(operand.max())), abs(int(operand.min()))) if operand.size else 0)
 
 
-def hold(node: Node, bound: Bound | None) -> None:
+def hold(node: Node, bound: IntegerBound | None) -> None:
     """These numbers are exact, since the inputs are held to a limit; or Refused."""
     if bound is None:
         return
@@ -118,17 +117,18 @@ def hold(node: Node, bound: Bound | None) -> None:
         raise Refused("it computes with integers from the host, of which floating point does not have all")
     node.counts_to(bound.times * LEAST_LIMIT + bound.plus)
     for name in bound.inputs:
-        node.network.held[name] = bound.joined(node.network.held.get(name, Bound(0)))
+        node.network.held[name] = bound.joined(node.network.held.get(name, IntegerBound(0)))
 
 
 # --- rules -------------------------------------------------------------------------------------------------
 
 
-NUMBERS = {"Concat": None, "Max": None, "Min": None, "Clip": None, "Where": (1, 2), "Pad": (0, 2)}
+NUMBERS = {"Concat": None, "Max": None, "Min": None, "Clip": None, "Where": (1, 2), "Pad": (0, 2),
+           "ScatterND": (0, 2), "ScatterElements": (0, 2)}  # fmt: skip
 """Operands that are numbers where not the first alone is: None for all."""
 
 
-def _moved(node: Node, given: Sequence[Bound | None]) -> Bound | None:
+def _moved(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
     """Numbers of the operands, if with another sign: rounding does not depend on where they are."""
     places = NUMBERS.get(node.op_type, (0,))
     found = [given[place] for place in (places or range(len(given))) if node.has(place)]
@@ -138,11 +138,11 @@ def _moved(node: Node, given: Sequence[Bound | None]) -> Bound | None:
     return known[0].joined(*known[1:])
 
 
-def _sum(node: Node, given: Sequence[Bound | None]) -> Bound | None:
+def _sum(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
     known = [bound for bound in given if bound is not None]
     if len(known) < len(given):
         return None
-    found = Bound(
+    found = IntegerBound(
         sum(each.times for each in known), sum(each.plus for each in known),
         frozenset().union(*(each.inputs for each in known)),
     )  # fmt: skip
@@ -150,36 +150,36 @@ def _sum(node: Node, given: Sequence[Bound | None]) -> Bound | None:
     return found
 
 
-def _product(node: Node, given: Sequence[Bound | None]) -> Bound | None:
+def _product(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
     a, b = given
     if a is None or b is None:
         return None
     if is_open(a) and is_open(b):
         raise Refused(f"a product of integers of inputs is not exact in {node.network.element}")
     a, b = (b, a) if is_open(b) else (a, b)
-    found = Bound(a.times * b.plus, a.plus * b.plus, a.inputs)
+    found = IntegerBound(a.times * b.plus, a.plus * b.plus, a.inputs)
     hold(node, found)
     hold(node, a)
     return found
 
 
-def _quotient(node: Node, given: Sequence[Bound | None]) -> Bound | None:
+def _quotient(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
     """Right when both are exact: a quotient of 24 bits is not nearer than an ulp below a whole number."""
     for bound in given:
         hold(node, bound)
     return given[0]
 
 
-def _total(node: Node, given: Sequence[Bound | None]) -> Bound | None:
+def _total(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
     if given[0] is None:
         return None
     count = math.prod(node.shape(0))
-    found = Bound(given[0].times * count, given[0].plus * count, given[0].inputs)
+    found = IntegerBound(given[0].times * count, given[0].plus * count, given[0].inputs)
     hold(node, found)
     return found
 
 
-def _compared(node: Node, given: Sequence[Bound | None]) -> None:
+def _compared(node: Node, given: Sequence[IntegerBound | None]) -> None:
     """An integer that was only moved is right beside numbers of which the type has the next ones too."""
     for bound, other in (given, given[::-1]):
         is_small = other is not None and other.times == 0 and other.plus < most_whole(node.network.element)
@@ -188,7 +188,7 @@ def _compared(node: Node, given: Sequence[Bound | None]) -> None:
             hold(node, bound)
 
 
-def _cast(node: Node, given: Sequence[Bound | None]) -> Bound | None:
+def _cast(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
     """To floating point as the model rounds, where the network's type is what it names or has more digits."""
     target = int(node.get("to"))
     if target == BOOL:
@@ -203,19 +203,20 @@ def _cast(node: Node, given: Sequence[Bound | None]) -> Bound | None:
     return None
 
 
-def _looked_up(node: Node, given: Sequence[Bound | None]) -> Bound | None:
+def _looked_up(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
     """Compared with the numbers of the rows, or the places of keys, that there are."""
     return given[0] if node.op_type == "Gather" else None
 
 
-def _sign(node: Node, given: Sequence[Bound | None]) -> Bound | None:
-    return None if given[0] is None else Bound(0, 1)
+def _sign(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
+    return None if given[0] is None else IntegerBound(0, 1)
 
 
 PLACES = frozenset({"ArgMax", "ArgMin", "TopK"})
 MOVES = (
     "Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Concat", "Expand", "Tile",
-    "Where", "Max", "Min", "Clip", "Neg", "Abs", "Relu", "ReduceMax", "ReduceMin", "DepthToSpace", "SpaceToDepth", "Pad",
+    "Where", "Max", "Min", "Clip", "Neg", "Abs", "Relu", "ReduceMax", "ReduceMin", "DepthToSpace", "SpaceToDepth",
+    "Pad", "Trilu", "GatherND", "GatherElements", "ScatterND", "ScatterElements",
 )  # fmt: skip
 RULES: dict[str, Rule] = {
     **dict.fromkeys(MOVES, _moved),

@@ -60,8 +60,9 @@ def seen_by_pieces(target: Target, residency: Residency, loops: int) -> Target:
     cluster = replace(
         cluster, sram=sram, gdma=gdma, cdma=UNSEEN, instruction_memory_bytes=UNSEEN, event_slots=UNSEEN
     )
-    links = {"host_link_bytes_per_cycle": UNSEEN, "chip_link_bytes_per_cycle": UNSEEN, "host": UNSEEN, "options": UNSEEN}
-    own = {"name": "", "modelled_on": "", "clock_hz": UNSEEN, "chips": UNSEEN, "alignment_bytes": UNSEEN}
+    links = {"host_link_bytes_per_cycle": UNSEEN, "chip_link_bytes_per_cycle": UNSEEN}
+    own = {"name": "", "modelled_on": "", "clock_hz": UNSEEN, "chips": UNSEEN, "alignment_bytes": UNSEEN,
+           "host": UNSEEN, "options": UNSEEN}  # fmt: skip
     return replace(target, **own, **links, chip=replace(chip, clusters=UNSEEN, dram=dram, cluster=cluster))
 
 

@@ -6,9 +6,9 @@ on, which moves one value at a time.  Network inputs are everywhere before the r
 whole pieces with the cycles measured for each alone: pieces overlap where they do not depend on each other, and the
 DRAM port that a move shares with a running piece is not slowed down by it.
 
-Pieces of the host run on no chip, one at a time, and take what its rates say.  What the device makes for them, and what they make for the
-device, crosses the link between host and chip, each value once in each direction, as soon as it is made; the link
-carries one value at a time, whichever way it goes.
+Pieces of the host run on no chip, one at a time, and take what its rates say.  What the device makes for them, and
+what they make for the device, crosses the link between host and chip, each value once in each direction, as soon as
+it is made; the link carries one value at a time, whichever way it goes.
 Source: docs/techniques/machine.md, "Host".
 """
 
@@ -391,15 +391,22 @@ class _Scheduler:
     mover_free: dict[int, int] = field(default_factory=dict)
     moves: list[ValueMove] = field(default_factory=list)
     crossings: list[ValueMove] = field(default_factory=list)
+    hosted: list[tuple[int, int]] = field(default_factory=list)
+    """When the host computes."""
 
     def run(self, pieces: Sequence[PieceWork]) -> ChainSchedule:
         times = []
         for piece in pieces:
             here = [self._arrival(name, piece.chip) for name in piece.inputs if name in self.home]
-            start = max([self.free.get(piece.chip, 0), *here])
+            if piece.chip == HOST:
+                start = first_gap(self.hosted, max(here, default=0), piece.cycles)
+                self.hosted.append((start, start + piece.cycles))
+            else:
+                start = max([self.free.get(piece.chip, 0), *here])
             stop = start + piece.cycles
             times.append((start, stop))
-            self.free[piece.chip] = stop
+            if piece.chip != HOST:
+                self.free[piece.chip] = stop
             for name, size_bytes in piece.outputs.items():
                 self.home[name] = (piece.chip, size_bytes)
                 self.ready[name, piece.chip] = stop
@@ -428,7 +435,7 @@ class _Scheduler:
         _, size_bytes = self.home[name]
         port_cycles = ceil_div(size_bytes, self.target.chip.dram.port_bytes_per_cycle)
         cycles = max(ceil_div(size_bytes, self.target.host_link_bytes_per_cycle), port_cycles)
-        start = self._first_gap(self.ready[name, source], cycles)
+        start = first_gap(((c.start, c.stop) for c in self.crossings), self.ready[name, source], cycles)
         self.crossings.append(
             ValueMove(name, size_bytes, source, destination, start, start + cycles, port_cycles)
         )
@@ -436,10 +443,11 @@ class _Scheduler:
         if destination != HOST:
             self.home[name] = destination, size_bytes
 
-    def _first_gap(self, ready: int, cycles: int) -> int:
-        """The first cycle from `ready` on from which the link is free for so long."""
-        for each in sorted(self.crossings, key=lambda each: each.start):
-            if ready + cycles <= each.start:
-                break
-            ready = max(ready, each.stop)
-        return ready
+
+def first_gap(taken: Iterable[tuple[int, int]], ready: int, cycles: int) -> int:
+    """The first cycle from `ready` on from which nothing is taken for so long; `taken`: intervals [start, stop)."""
+    for start, stop in sorted(taken):
+        if ready + cycles <= start:
+            break
+        ready = max(ready, stop)
+    return ready

@@ -230,15 +230,16 @@ def _own(module: ModuleOp, store: WeightStore) -> ModuleOp:
 
 
 def cuts_of(request: Request, placement: Placement, number: int) -> str | None:
-    """Of the layers behind which units end those of one piece, and names that no piece has; UsageError for layers of the
-    host."""
+    """Of the layers behind which units end those of one piece, and names that no piece has; UsageError for layers of
+    the host."""
     if request.cuts is None:
         return None
     words = [word.strip() for word in request.cuts.split(",") if word.strip()]
     hosted = {each.name: each for part in placement.parts for each in part.fallbacks}
     for word in words:
         if word in hosted:
-            raise UsageError(f"error: --cuts: layer '{word}' ({hosted[word].op}) runs on the host: {hosted[word].reason}")
+            layer = hosted[word]
+            raise UsageError(f"error: --cuts: layer '{word}' ({layer.op}) runs on the host: {layer.reason}")
     names = [{each.name or each.output[0] for each in part.model.proto.graph.node} for part in placement.parts]
     others = set().union(*names) - names[number]
     return ",".join(word for word in words if word not in others)

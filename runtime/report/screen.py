@@ -150,7 +150,7 @@ def _time(data: Data, paint: Any) -> list[str]:
     host = data.get("host")
     if host and host["cycles"]:
         size = bytes_text(host["bytes"])
-        lines.append(f"  the host computes for {host['cycles']:,} cycles and reads and writes {size}; it is in no bound")
+        lines.append(f"  the host computes for {host['cycles']:,} cycles, {size} read and written; no bound has them")
     found = data.get("waiting") or []
     busy = [each for each in found if not each["is_wait"]]
     waits = [each for each in found if each["is_wait"]][:MOST_WAITS]

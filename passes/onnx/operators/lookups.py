@@ -17,10 +17,13 @@ from frustum.dialects.graph import MatmulOp, ReduceOp, shape_of
 from frustum.passes.errors import NotConstant, Refused
 from frustum.passes.onnx.node import Converter, Node, Result
 from frustum.passes.onnx.operators import moves
-from frustum.passes.weights import Array
+from frustum.passes.weights import Array, numpy_of
 
 MOST_ROWS = 256
-"""Of a table of which all rows are read for an index, unless there are more indices than rows."""
+"""Of what is read whole for an index, unless there are more indices than rows."""
+MOST_TABLE_BYTES = 1 << 21
+"""Of a constant table of more rows: those of positions (8192 of 64 elements in f32) are on the device, those of words
+on the host, from where one row crosses."""
 MOST_INDICES = 64
 """Into a map: each is compared with all rows, and reads all of them."""
 
@@ -36,8 +39,11 @@ def gather(node: Node) -> Result:
 def looked_up(node: Node, index: SSAValue, axis: int) -> SSAValue:
     """Rows of operand 0 along an axis, which stand in place of the indices."""
     rows, count, table, name = node.shape(0)[axis], math.prod(shape_of(index)), node.operands[0], node.proto.input[1]
-    if rows > max(MOST_ROWS, count):
-        raise NotConstant(f"an index into {rows} rows (more than {MOST_ROWS}, and than the {count} indices)", name)
+    size_bytes = table.size * numpy_of(node.network.element).itemsize if isinstance(table, np.ndarray) else None
+    if rows > max(MOST_ROWS, count) and (size_bytes is None or size_bytes > MOST_TABLE_BYTES):
+        size = "" if size_bytes is None else f" of {size_bytes:,} bytes"
+        most = f"{MOST_ROWS}, and than the {count} indices" + (f", and {MOST_TABLE_BYTES:,} bytes" if size else "")
+        raise NotConstant(f"an index into {rows} rows{size} (more than {most})", name)
     if not isinstance(table, np.ndarray) and count > MOST_INDICES:
         raise NotConstant(f"{count} indices into a tensor that the network makes (more than {MOST_INDICES})", name)
     node.counts_to(rows)

@@ -95,6 +95,8 @@ TABLE = {
     "chip.cluster.core.vector.passes.reduction": (1,) * 6,
     "chip.cluster.core.vector.passes.resize_nearest": (1,) * 6,
     "chip.cluster.core.vector.passes.resize_linear": (4,) * 6,
+    "host.macs_per_cycle": (10, 20, 20, 20, 12.5, 50),
+    "host.bytes_per_cycle": (10, 20, 20, 20, 12.5, 50),
 }
 ALIASES = {  # rows of the table that are not keys of the file, and keys the table reads through a shortcut
     "chip.cluster.core.matrix.line_buffer.lines",

@@ -429,7 +429,10 @@ def test_a_node_that_cannot_be_imported(proto, expected):
 def test_an_input_of_integers():
     proto = conv_model()
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
-    assert "input 'x' has elements of INT64: FLOAT, FLOAT16, BFLOAT16, DOUBLE, INT8, UINT8" in message(proto)
+    words = "'x' has elements of INT64, and the device does not have this operator for them"
+    assert f"node 'Conv_0' (Conv): error: {words}" in message(proto)
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT64
+    assert "input 'x' has elements of UINT64: FLOAT, FLOAT16, BFLOAT16, DOUBLE, INT8, UINT8" in message(proto)
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
     assert "node 'Conv_0' (Conv): error: element types i8 and f32 differ" in message(proto)
 

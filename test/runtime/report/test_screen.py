@@ -99,7 +99,8 @@ def test_what_runs_on_the_host_alone_says_so_first(tmp_path, capsys):
     onnx.save(model([node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"]), path)
     assert main(["run", str(path), "--host", "only"]) == 0
     text = capsys.readouterr().out
-    assert text.splitlines()[4] == "On the host" and "DRAM" not in text and "On chip" not in text
+    assert text.splitlines()[4] == f"All on the host: nothing of {path.name} runs on the device"
+    assert "DRAM" not in text and "On chip" not in text
 
 
 def test_options_of_what_is_printed(tmp_path, capsys):
