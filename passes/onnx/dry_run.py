@@ -44,6 +44,7 @@ from frustum.passes.onnx.walk import (
     Known,
     Unavailable,
     is_known,
+    lacking,
     model_element,
 )
 from frustum.passes.onnx.whole_numbers import OF_HOST, OPEN_OUTPUT, is_open
@@ -115,7 +116,7 @@ class DryRun(ImportWalk):
         """Every node becomes a step."""
         self.fixed.update(key for key, value in self.values.items() if isinstance(value, np.ndarray))
         results: Sequence[Known]
-        for given in nodes:
+        for given in self.written_out(nodes):
             own = name or node_name(given, given.op_type)
             first = self.network.block.last_op
             proto, types = given, {}
@@ -236,7 +237,7 @@ class DryRun(ImportWalk):
             value = self.values.get(operand)
             if isinstance(value, HostValue):
                 is_ours = is_known(proto, opset)
-                raise Refused(f"'{operand}' {value.why}" if is_ours else "this operator is not supported")
+                raise Refused(f"'{operand}' {value.why}" if is_ours else lacking(proto))
         rounded = self._rounded(proto, types) if self.exact else ""
         if rounded and not isinstance(self.values.get(rounded, UNAVAILABLE), np.ndarray | Unavailable):
             raise Refused(f"'{rounded}' {ROUNDED}")

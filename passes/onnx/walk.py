@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
@@ -71,7 +71,7 @@ class ImportWalk:
 
     def run(self, nodes: Sequence[onnx.NodeProto], opset: int, name: str = "") -> None:
         """Imports nodes in order, under `name` or their own; what follows from a problem is not reported."""
-        for proto in nodes:
+        for proto in self.written_out(nodes):
             own = name or node_name(proto, proto.op_type)
             try:
                 results = self._results(self.for_all_images(proto), own, opset)
@@ -82,6 +82,18 @@ class ImportWalk:
             for index, output in enumerate(proto.output):
                 self.values[output] = results[index] if index < len(results) else UNAVAILABLE
 
+    def written_out(self, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+        """The nodes, those of the branch in place of an If whose condition is known when it is its turn."""
+        for node in nodes:
+            is_if = node.op_type == "If" and node.domain in DEFAULT_DOMAINS and len(node.input) == 1
+            condition = self.values.get(node.input[0]) if is_if else None
+            if isinstance(condition, np.ndarray):
+                branch = "then_branch" if condition.all() else "else_branch"
+                graphs = (attribute.g for attribute in node.attribute if attribute.name == branch)
+                yield from self.written_out(branch_nodes(node, next(graphs, onnx.GraphProto())))
+            else:
+                yield node
+
     def _results(self, proto: onnx.NodeProto, name: str, opset: int) -> Sequence[Value | None]:
         if self.kept is not None and (why := self.kept.why(proto)):
             raise Refused(f"it {why}")
@@ -90,7 +102,7 @@ class ImportWalk:
         if len(operands) < len(found):
             if is_known(proto, opset):
                 return ()
-            raise Refused("this operator is not supported")
+            raise Refused(lacking(proto))
         node = Node(proto, operands, self.network, opset, name)
         folded = fold(node) if proto.domain in DEFAULT_DOMAINS else None
         if folded is not None:
@@ -101,7 +113,7 @@ class ImportWalk:
         if controlled is not None:
             return controlled
         if not is_known(proto, opset):
-            raise Refused("this operator is not supported")
+            raise Refused(lacking(proto))
         converter = _converter(proto)
         if converter is None:
             return self._expanded(node, function_body(node))
@@ -187,22 +199,9 @@ class ImportWalk:
 
     def _controlled(self, node: Node) -> Sequence[Value | None] | None:
         """The outputs of control flow that is known; None for other operators."""
-        if node.op_type == "If" and node.is_constant(0):
-            return self._branch(node)
         if node.op_type in LOOPS:
             return unrolled(node, lambda graph, inputs: self._body(node, graph, inputs))
         return None
-
-    def _branch(self, node: Node) -> Sequence[Value | None]:
-        """The outputs of an If whose condition is known: its nodes stand in its place."""
-        condition = node.constant(0, "the condition")
-        taken = condition is not None and bool(condition.all())
-        graph: onnx.GraphProto = node.get("then_branch" if taken else "else_branch")
-        inner = ImportWalk(self.file, self.network, dict(self.values), self.problems)
-        tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
-        inner.values.update(tensors)
-        inner.run(graph.node, node.opset)
-        return [inner._available(output.name) for output in graph.output]
 
     def _body(self, node: Node, graph: onnx.GraphProto, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """The outputs of a graph inside a node, whose nodes see what is around them; Refused where it computes in a
@@ -243,6 +242,13 @@ def model_type(network: Network) -> int:
     return int(onnx.helper.np_dtype_to_tensor_dtype(numpy_of(network.element)))
 
 
+def lacking(proto: onnx.NodeProto) -> str:
+    """Why there is no converter for an operator."""
+    if proto.op_type == "If":
+        return "which branch it takes depends on the network's inputs (--bind makes a scalar one a constant)"
+    return "this operator is not supported"
+
+
 def is_known(proto: onnx.NodeProto, opset: int) -> bool:
     """Whether there is a converter for the operator, or a function of others, or it is a loop to be written out."""
     is_ours = proto.domain in DEFAULT_DOMAINS and (proto.op_type in LOOPS or has_body(proto.op_type, opset))
@@ -254,6 +260,39 @@ def _converter(proto: onnx.NodeProto) -> Converter | None:
         return MICROSOFT.get(proto.op_type) or plugged_converter(proto.domain, proto.op_type)
     ours = CONVERTERS.get(proto.op_type) if proto.domain in DEFAULT_DOMAINS else None
     return ours or plugged_converter(proto.domain, proto.op_type)
+
+
+def branch_nodes(node: onnx.NodeProto, graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a branch, under their names, with the results of the If in place of those of the graph; its other
+    values are named after the If."""
+    made = {name for each in graph.node for name in each.output if name}
+    names = {name: f"{next(iter(node.output), '')}/{name}" for name in made.union(t.name for t in graph.initializer)}
+    given = dict(zip((value.name for value in graph.output), node.output, strict=False))
+    names |= {inner: outer for inner, outer in given.items() if inner in made and outer}
+    for tensor in graph.initializer:
+        yield onnx.helper.make_node("Constant", [], [names[tensor.name]], value=tensor)
+    for each in needed_nodes(graph):
+        yield _renamed(each, names)
+    for value, outer in zip(graph.output, node.output, strict=False):
+        if outer and names.get(value.name) != outer:
+            yield onnx.helper.make_node("Identity", [names.get(value.name, value.name)], [outer])
+
+
+def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """A copy with other names of values, in the graphs inside it too."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.name = node_name(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    copy.output[:] = [names.get(name, name) for name in node.output]
+    for attribute in copy.attribute:
+        for graph in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
+            inner = [_renamed(each, names) for each in graph.node]
+            del graph.node[:]
+            graph.node.extend(inner)
+            for value in graph.output:
+                value.name = names.get(value.name, value.name)
+    return copy
 
 
 def needed_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:

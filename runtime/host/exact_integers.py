@@ -3,6 +3,7 @@
 On x86 without dot products of bytes (AVX2, AVX-512 without VNNI) its kernels for unsigned by signed bytes add pairs of
 products in 16 bits, which saturate.  Those for two unsigned factors are exact, so signed constants become unsigned ones
 with their zero point: w - z = (w + 128) - (z + 128).
+MatMulNBits rounds the first factor to bytes where its `accuracy_level` allows that, which then goes.
 Source: onnxruntime, "Quantize ONNX models", on U8S8 and saturation.
 """
 
@@ -21,6 +22,7 @@ PRODUCTS: Mapping[str, tuple[int, int]] = {
     "QLinearMatMul": (3, 5),
 }
 """Where the second factor and its zero point are among a node's operands."""
+ROUNDED, LEVEL = "MatMulNBits", "accuracy_level"
 FIRST, FIRST_ZERO = 0, 2
 """Where the first factor and its zero point are."""
 SIGN = np.uint8(128)
@@ -28,12 +30,13 @@ SIGN = np.uint8(128)
 
 def signed_products(proto: ModelProto) -> list[NodeProto]:
     """The products of the model's own graph whose second factor is a constant of signed bytes, and the first is not
-    known to be signed: of two signed factors kernels are exact too."""
+    known to be signed (of two signed factors kernels are exact too); and those whose first factor is rounded."""
     signed = {each.name for each in proto.graph.initializer if each.data_type == TensorProto.INT8}
     given = {each.name for each in proto.graph.input if each.type.tensor_type.elem_type == TensorProto.INT8}
     return [
         node for node in proto.graph.node
-        if _factor(node) in signed and _zero(node) in {*signed, ""} and not _first(node) & {*signed, *given}
+        if _is_rounded(node)
+        or (_factor(node) in signed and _zero(node) in {*signed, ""} and not _first(node) & {*signed, *given})
     ]  # fmt: skip
 
 
@@ -56,6 +59,11 @@ def with_exact_products(proto: ModelProto) -> ModelProto:
         return made[name]
 
     for node in signed_products(exact):
+        if _is_rounded(node):
+            kept = [each for each in node.attribute if each.name != LEVEL]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            continue
         factor, zero = PRODUCTS[node.op_type]
         names = [*node.input, *[""] * (zero + 1 - len(node.input))]
         names[factor], names[zero] = unsigned(names[factor]), unsigned(names[zero])
@@ -64,6 +72,10 @@ def with_exact_products(proto: ModelProto) -> ModelProto:
     for tensor in [each for name, each in tensors.items() if name in made and name not in read]:
         exact.graph.initializer.remove(tensor)
     return exact
+
+
+def _is_rounded(node: NodeProto) -> bool:
+    return node.op_type == ROUNDED and any(each.name == LEVEL and each.i for each in node.attribute)
 
 
 def _first(node: NodeProto) -> set[str]:

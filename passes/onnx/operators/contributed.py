@@ -96,7 +96,7 @@ def simplified_normalization(node: Node) -> Result:
 
 # --- convolutions and products ----------------------------------------------------------------------------
 
-ACTIVATIONS: dict[str, Ints] = {
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Relu": (), "Tanh": (), "Sigmoid": (), "LeakyRelu": ("alpha",), "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
 }  # fmt: skip

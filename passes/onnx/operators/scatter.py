@@ -16,16 +16,23 @@ from dataclasses import dataclass
 import numpy as np
 from xdsl.ir import SSAValue
 
-from frustum.dialects.graph import InterleaveOp, is_integer, shape_of
+from frustum.dialects.extents import ceil_div
+from frustum.dialects.graph import InterleaveOp, ReduceOp, is_integer, shape_of
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.onnx.operators.moves import MOST_PIECES, bordered, cut, joined
+from frustum.passes.onnx.operators.resizing import along
 from frustum.passes.weights import Array
 
 MOST_APART = 16
 """Positions after which a pattern is looked for to repeat: so many parts are interleaved."""
 PLANE = 4
 """Axes of what is interleaved."""
+MOST_STEPPED = 16
+"""Terms added up by steps: no term meets one that it is not added to, as in a product with zeros, where what is
+infinite would spoil all."""
+MOST_TRIANGLE = 64
+"""Terms that are added up by one product."""
 
 
 # --- along one axis ---------------------------------------------------------------------------------------
@@ -244,7 +251,7 @@ class Span:
         first, last = min((axis, *changes)), max((axis, *changes))
         own = tuple(slice(None) if first <= k <= last else 0 for k in range(len(shape)))
         inner = indices[own]
-        places = list(np.indices(inner.shape))
+        places: list[Array] = list(np.indices(inner.shape))  # type: ignore[arg-type]
         places[axis - first] = inner
         return Span(first, last, _rows(places, shape[first : last + 1]).reshape(-1))
 
@@ -294,29 +301,57 @@ def trilu(node: Node) -> Result:
 
 
 def cumsum(node: Node) -> Result:
-    """Sums with what is 1, 2, 4, .. positions earlier: no term meets one that it is not added to, as in a product with
-    a triangle of ones, where an infinite one would spoil all."""
     x, given = node.value(0), node.constant(1, "the axis")
     if given is None or is_integer(x):
         raise Refused("the axis is missing" if given is None else "sums of integers are not supported")
     shape = shape_of(x)
-    axis, is_back = node.axis(int(given.reshape(())), len(shape)), bool(node.get("reverse", 0))
-    result = _moved(node, x, axis, 1, is_back) if node.get("exclusive", 0) else x
+    axis = node.axis(int(given.reshape(())), len(shape))
+    flat = node.reshape(x, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
+    found = _summed(node, flat, bool(node.get("exclusive", 0)), bool(node.get("reverse", 0)))
+    return node.whole(node.reshape(found, shape), x in node.network.whole)
+
+
+def _summed(node: Node, x: SSAValue, exclusive: bool, is_back: bool) -> SSAValue:
+    """Sums along the middle axis: a short one by steps, a longer one by a product with a triangle of ones; of a long
+    one those of blocks, and to each those of the blocks before it."""
+    outer, extent, inner = shape_of(x)
+    if extent <= MOST_STEPPED:
+        return _by_steps(node, x, exclusive, is_back)
+    if extent <= MOST_TRIANGLE:
+        return along(node, x, 1, _triangle(extent, exclusive, is_back))
+    size = next((k for k in range(MOST_TRIANGLE, MOST_STEPPED, -1) if extent % k == 0), MOST_TRIANGLE)
+    count = ceil_div(extent, size)
+    filled = x if count * size == extent else bordered(node, x, (0, 0, 0), (0, count * size - extent, 0), 0.0)
+    blocks = node.reshape(filled, (outer, count, size, inner))
+    within = along(node, blocks, 2, _triangle(size, exclusive, is_back))
+    before = _summed(node, node.emit(ReduceOp("sum", blocks, (2,), False)), True, is_back)
+    found = node.binary("add", within, node.reshape(before, (outer, count, 1, inner)))
+    return cut(node, node.reshape(found, (outer, count * size, inner)), 1, 0, extent)
+
+
+def _triangle(extent: int, exclusive: bool, is_back: bool) -> Array:
+    """[results, operands]: 1 where an operand is a term."""
+    ones = np.ones((extent, extent))
+    return np.triu(ones, exclusive) if is_back else np.tril(ones, -exclusive)
+
+
+def _by_steps(node: Node, x: SSAValue, exclusive: bool, is_back: bool) -> SSAValue:
+    """Sums with what is 1, 2, 4, .. positions earlier."""
+    result = _moved(node, x, 1, is_back) if exclusive else x
     step = 1
-    while step < shape[axis]:
-        result = node.binary("add", result, _moved(node, result, axis, step, is_back))
+    while step < shape_of(x)[1]:
+        result = node.binary("add", result, _moved(node, result, step, is_back))
         step *= 2
-    return node.whole(result, x in node.network.whole)
+    return result
 
 
-def _moved(node: Node, x: SSAValue, axis: int, step: int, is_back: bool) -> SSAValue:
+def _moved(node: Node, x: SSAValue, step: int, is_back: bool) -> SSAValue:
     """Each element so many positions later (earlier, if it goes back), after zeros."""
-    shape = shape_of(x)
-    if step >= shape[axis]:
+    extent = shape_of(x)[1]
+    if step >= extent:
         return node.binary("mask", x, node.scalar(0.0, "nothing"))
-    left = cut(node, x, axis, step if is_back else 0, shape[axis] - step)
-    ends = tuple(step if k == axis else 0 for k in range(len(shape)))
-    none = (0,) * len(shape)
+    left = cut(node, x, 1, step if is_back else 0, extent - step)
+    none, ends = (0, 0, 0), (0, step, 0)
     return bordered(node, left, none if is_back else ends, ends if is_back else none, 0.0)
 
 

@@ -5,6 +5,7 @@ import pytest
 from judged_models import MICROSOFT, Judged, node, normal
 from onnx import helper, numpy_helper
 
+import frustum
 from frustum.passes.errors import Unsupported
 from frustum.passes.onnx.import_onnx import import_onnx
 
@@ -128,6 +129,16 @@ def test_weights_in_blocks_on_the_device(bits):
 
 def test_weights_in_blocks_in_f16():
     Judged(*n_bits(4, 32, 96, 40, dtype=np.float16)).runs(rtol=2e-3)
+
+
+def test_the_judge_does_not_round_what_comes_in():
+    """`accuracy_level` lets onnxruntime round activations to bytes, which moves results by 1 %."""
+    nodes, inputs, constants = n_bits(4, 32, 96, 40, accuracy_level=4)
+    rounded = Judged(nodes, inputs, constants)
+    exact = Judged(*n_bits(4, 32, 96, 40))
+    assert np.abs(rounded.wanted[0] - exact.wanted[0]).max() > 1e-3 * np.abs(exact.wanted[0]).max()
+    made = frustum.compile(rounded.proto, target="edge", host="never")
+    frustum.run(made, inputs, check=True, mode="functional")
 
 
 def test_what_of_blocks_is_refused():

@@ -157,13 +157,22 @@ def test_triangles(upper, k):
     Judged([own], {"x": x}, {} if k is None else {"k": np.int64(k)}).agrees(rtol=0)
 
 
-@pytest.mark.parametrize("shape", [(3, 37), (1, 1), (2, 3, 4, 5)])
+@pytest.mark.parametrize("shape", [(13, 16), (1, 1), (2, 3, 4, 5)])
 @pytest.mark.parametrize(("exclusive", "reverse", "axis"), list(itertools.product((0, 1), (0, 1), (0, -1))))
 def test_cumulative_sums(shape, exclusive, reverse, axis):
     x = normal(*shape)
-    x.flat[-1] = np.inf  # which a product with zeros would spread
+    x.flat[-1] = np.inf
     own = node("CumSum", ["x", "a"], ["y"], exclusive=exclusive, reverse=reverse)
     Judged([own], {"x": x}, {"a": np.int64(axis)}).agrees()
+
+
+@pytest.mark.parametrize("extent", [37, 64, 120, 211, 1000])
+@pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_longer_sums(extent, exclusive, reverse):
+    """Whole numbers, which are exact however they are added."""
+    x = np.random.default_rng(extent).integers(-9, 9, (2, extent, 3)).astype(np.float32)
+    own = node("CumSum", ["x", "a"], ["y"], exclusive=exclusive, reverse=reverse)
+    Judged([own], {"x": x}, {"a": np.int64(1)}).agrees(rtol=0)
 
 
 def test_what_stays_on_the_host():

@@ -160,6 +160,35 @@ def test_control_flow_is_for_the_host() -> None:
     assert "must be constant" in reasons(found)["loop"]
 
 
+def test_the_branch_that_is_taken_is_placed_node_by_node() -> None:
+    """Also one inside of it; its constants and what is around it are read as before."""
+    rng = np.random.default_rng(0)
+    kernel = numpy_helper.from_array(rng.standard_normal((32, 32, 3, 3), np.float32), "k")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("b", "z", "e", "f")]
+    inside = helper.make_graph([node("Relu", ["a"], ["b"])], "inside", [], ends[:1])
+    other = helper.make_graph([node("Neg", ["x"], ["b"])], "other", [], ends[:1])
+    then = helper.make_graph(
+        [
+            node("Conv", ["x", "k"], ["a"], pads=[1] * 4), node("If", ["c"], ["d"], then_branch=inside, else_branch=other),
+            node("Hardmax", ["d"], ["e"]), node("Conv", ["e", "k"], ["z"], pads=[1] * 4),
+        ],
+        "then", [], [ends[1], ends[2]], [kernel],
+    )  # fmt: skip
+    otherwise = helper.make_graph([node("Neg", ["x"], ["z"]), node("Abs", ["x"], ["f"])], "else", [], [ends[1], ends[3]])
+    for c, expected in (
+        (True, [("device", ["Conv", "Relu"]), ("host", ["Hardmax"]), ("device", ["Conv", "Add"])]),
+        (False, [("device", ["Neg", "Abs", "Add"])]),
+    ):
+        choice = node("If", ["c"], ["p", "q"], then_branch=then, else_branch=otherwise)
+        proto = model([choice, node("Add", ["p", "q"], ["y"])], {"x": (1, 32, 32, 32)}, ["y"], {"c": np.array(c)})
+        found = placed(proto)
+        assert [(kind, [each for each in ops if each != "Constant"]) for kind, ops in operators(found)] == expected
+        x = rng.standard_normal((1, 32, 32, 32), np.float32)
+        outputs = frustum.run(frustum.compile(proto), {"x": x}, mode="functional").outputs
+        _, agrees = agreement(proto, {"x": x}, outputs, "f32")
+        assert agrees.good
+
+
 def test_doubles_stay_exact() -> None:
     inputs = [helper.make_tensor_value_info("x", TensorProto.DOUBLE, (2, 3))]
     proto = model([node("Exp", ["x"], ["y"])], inputs, ["y"])
