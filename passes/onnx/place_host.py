@@ -37,6 +37,7 @@ from frustum.passes.onnx.dry_run import (
     HostValue,
     ImportStep,
     device_tensor,
+    no_elements,
     no_tensor,
     static_shape,
 )
@@ -281,6 +282,10 @@ def _dry_run(
         is_index = value.name in indices
         why = no_tensor(value.type, is_index=is_index)
         axis = 0 if images is not None and value.name in bound.batched else None
+        if images is None and (empty := no_elements(value.type)) is not None:
+            run.values[value.name] = empty
+            run.fixed.add(value.name)
+            continue
         known = HostValue(why, static_shape(value.type), axis) if why else None
         run.values[value.name] = known or device_tensor(network, value.type, axis, is_index=is_index)
     run.run(nodes, unified.opset)

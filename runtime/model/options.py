@@ -94,6 +94,13 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
     return name, found
 
 
+def dim(text: str) -> tuple[str, int]:
+    name, equals, extent = text.rpartition("=")
+    if not (name and equals and extent.isascii() and extent.isdigit()):
+        raise ArgumentTypeError(f"'{text}' is not of the form NAME=VALUE, as past_len=128")
+    return name, int(extent)
+
+
 def at_least(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < least:
@@ -153,6 +160,13 @@ class Keywords:
         metadata=said(
             "bind an input's shape (repeatable)", "INPUT=1x3x160x224",
             read=shape, flag="--shape", action="append", until=IMPORTED, unsaid="those of the file",
+        ),
+    )  # fmt: skip
+    dims: Mapping[str, int] = field(
+        default_factory=dict,
+        metadata=said(
+            "bind a symbol of the model's shapes, wherever it stands (repeatable)", "NAME=VALUE",
+            read=dim, flag="--dim", action="append", until=IMPORTED, unsaid="the symbols are open",
         ),
     )  # fmt: skip
     batch: int | None = option(
@@ -405,12 +419,15 @@ def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_from(kind: Callable[..., T], found: Mapping[str, Any]) -> T:
-    """The options that a parser has found; UsageError where a shape is given twice."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, extents in found.get("shapes", ()):
-        if shapes.setdefault(name, extents) != extents:
-            raise UsageError(f"error: --shape gives '{name}' twice")
-    return kind(**{**found, "shapes": shapes} if shapes else found)
+    """The options that a parser has found; UsageError where a shape or a dimension is given twice."""
+    together = {}
+    for field_, flag in (("shapes", "--shape"), ("dims", "--dim")):
+        known: dict[str, object] = {}
+        for name, said in found.get(field_, ()):
+            if known.setdefault(name, said) != said:
+                raise UsageError(f"error: {flag} gives '{name}' twice")
+        together |= {field_: known} if known else {}
+    return kind(**{**found, **together})
 
 
 def given(options: Keywords) -> Iterator[tuple[Field[Any], CommandOption, Any]]:

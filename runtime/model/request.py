@@ -144,18 +144,21 @@ def _import(
     found: Loaded, request: Request, target: Target | None, refused: Mapping[str, str] | None
 ) -> Loaded:
     """The original as a module where all of it is for the device, else as pieces."""
+    from frustum.passes.onnx.binding import with_dims
     from frustum.passes.onnx.loading import load_model
     from frustum.passes.onnx.place_host import Placement, import_or_place
 
     assert found.original is not None
+    name = None if isinstance(found.original, Path) or found.origin is None else found.origin.model
     model = load_model(found.original)
+    model.file = name or model.file
+    model = with_dims(model, request.dims, request.batch, request.shapes)
     result = import_or_place(
         model,
         target or targets.load(DEFAULT_TARGET),
         request.host or "auto",
         batch=request.batch,
         shapes=dict(request.shapes) or None,
-        name=None if isinstance(found.original, Path) or found.origin is None else found.origin.model,
         constants=request.constants,
         refused=refused or {},
         exact=request.dtype in (None, "model"),
@@ -168,8 +171,7 @@ def _assumed(model: LoadedModel, request: Request, interface: Sequence[Interface
     """Lines that say which nodes stood out of order, and which inputs have 1 for an open leading dimension."""
     from frustum.passes.onnx.binding import open_batches
 
-    count = model.moved
-    sorted_ = (f"order: {count} node{'s'[: count > 1]} stood before what they read, and are sorted",) if count else ()
+    sorted_ = (f"nodes out of topological order: {model.moved}; sorted",) if model.moved else ()
     bound = {each.name for each in interface if each.shape is not None}  # what runs on the host may stay open
     inputs = [value for value in model.proto.graph.input if value.name in bound]
     ones = open_batches(inputs, request.batch, request.shapes)
