@@ -11,6 +11,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast, get_args
 
@@ -115,6 +116,19 @@ def what_to_check(text: str) -> str:
     if text in ("outputs", "layers") or text.endswith(".onnx") or text.startswith("zoo:"):
         return text
     raise ArgumentTypeError(f"'{text}' is none of outputs, layers, FILE.onnx, zoo:NAME")
+
+
+class FileInputs(Sequence["Mapping[str, Array]"]):
+    """Inputs from a file that is read when the first is asked for; known by the file's bytes."""
+
+    def __init__(self, path: Path, count: int, read: Callable[[], Sequence[Mapping[str, Array]]]) -> None:
+        self.path, self.count, self.read = path, count, cache(read)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.read()[index]
 
 
 # --- options -----------------------------------------------------------------------------------------------
