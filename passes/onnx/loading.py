@@ -17,6 +17,7 @@ from onnx import external_data_helper, numpy_helper
 from xdsl.dialects.builtin import bf16, f16, f32, i8, i16, i32
 from xdsl.ir import Attribute
 
+from frustum.dialects.extents import ceil_div
 from frustum.passes.errors import ModelError, Problem, Unsupported
 from frustum.passes.weights import Array
 
@@ -108,8 +109,11 @@ class LoadedModel:
         shape = tuple(tensor.dims)
         try:
             if external_data_helper.uses_external_data(tensor):
-                return self._external(tensor).reshape(shape)
-            if tensor.HasField("raw_data") and tensor.data_type not in PACKED_TYPES:
+                if tensor.data_type in PACKED_BITS:
+                    return numpy_helper.to_array(self._with_bytes(tensor))
+                dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+                return self._external(tensor).view(dtype).reshape(shape)
+            if tensor.HasField("raw_data") and tensor.data_type not in PACKED_BITS:
                 dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
                 return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
             found: Array = numpy_helper.to_array(tensor)
@@ -130,10 +134,18 @@ class LoadedModel:
     def fill(self, tensor: onnx.TensorProto) -> None:
         """Put external data of the tensor into it; ModelError where it cannot be had."""
         if external_data_helper.uses_external_data(tensor):
-            data = np.ascontiguousarray(self.array(tensor)).tobytes()
+            self._check(tensor)
+            data = self._external(tensor).tobytes()
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.raw_data = data
+
+    def _with_bytes(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
+        """A copy of the tensor that holds its external data."""
+        copy = onnx.TensorProto()
+        copy.CopyFrom(tensor)
+        self.fill(copy)
+        return copy
 
     def _check(self, tensor: onnx.TensorProto) -> None:
         if tensor.data_type not in KNOWN_TYPES:
@@ -143,15 +155,13 @@ class LoadedModel:
             raise self._error(f"tensor '{tensor.name}' has the shape {shape}: no extent is below 0")
 
     def _external(self, tensor: onnx.TensorProto) -> Array:
-        """The elements, one after another; nothing is asked for that the file does not have."""
+        """The bytes of the elements, one after another; nothing is asked for that the file does not have."""
         place = {entry.key: entry.value for entry in tensor.external_data}
         path = self._external_path(tensor.name, place.get("location", ""))
-        if tensor.data_type in PACKED_TYPES:
-            raise self._error(f"tensor '{tensor.name}': external data of less than a byte is not supported")
         if tensor.data_type == onnx.TensorProto.STRING:
             raise self._error(f"tensor '{tensor.name}': text cannot be external data")
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        needed = prod(tensor.dims) * dtype.itemsize
+        itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        needed = ceil_div(prod(tensor.dims) * PACKED_BITS.get(tensor.data_type, 8 * itemsize), 8)
         start = self._count(tensor.name, place, "offset", 0)
         length = self._count(tensor.name, place, "length", needed)
         if length != needed:
@@ -163,13 +173,13 @@ class LoadedModel:
                 problem = f"needs bytes {start} to {start + needed} of '{path.name}', which has {size}"
                 raise self._error(f"tensor '{tensor.name}' {problem}")
             if needed == 0:
-                return np.zeros(0, dtype)
+                return np.zeros(0, np.uint8)
             if path not in self.maps:
                 self.maps[path] = np.memmap(path, dtype=np.uint8, mode="r")
         except OSError as error:
             problem = f"external data file '{path.name}' cannot be read: {error.strerror}"
             raise self._error(f"tensor '{tensor.name}': {problem}") from error
-        return np.asarray(self.maps[path])[start : start + needed].view(dtype)
+        return np.asarray(self.maps[path])[start : start + needed]
 
     def _count(self, name: str, place: Mapping[str, str], key: str, otherwise: int) -> int:
         """A number of bytes that an entry of external data gives."""
@@ -213,11 +223,12 @@ def _shown(text: str) -> str:
 
 
 KNOWN_TYPES = set(onnx.helper.get_all_tensor_dtypes())
-PACKED_TYPES = {
-    getattr(onnx.TensorProto, name)
-    for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+PACKED_BITS: dict[int, int] = {
+    getattr(onnx.TensorProto, name): bits
+    for name, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2))
     if hasattr(onnx.TensorProto, name)
 }
+"""Of elements of less than a byte, which lie beside each other in one."""
 
 
 def load_model(source: str | Path | onnx.ModelProto | LoadedModel) -> LoadedModel:
