@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -54,14 +55,32 @@ def element_name(data_type: int) -> str:
 def network_type(
     inputs: Iterable[onnx.ValueInfoProto], tensors: Iterable[onnx.TensorProto], nodes: Sequence[onnx.NodeProto]
 ) -> Attribute:
-    """The one type of a network's floating-point tensors: f32 where integers stand for them; theirs if they agree on
-    one; else f32."""
+    """The one type of a network's floating-point tensors: f32 where integers stand for them; else that of most elements
+    of the weights, or of all inputs, or of all that is said at all, if one of these is known; else f32.
+
+    Numbers in other types, and casts to them, change nothing: exports of f16 networks compute norms in f32, which the
+    device does inside its operation in any case.
+    """
     if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in nodes):
         return f32
-    casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
-    types = (value.type.tensor_type.elem_type for value in inputs)
-    found = {*types, *(tensor.data_type for tensor in tensors), *casts} & FLOATS
+    tensors = [*tensors, *(each.t for node in nodes if node.op_type == "Constant" for each in node.attribute)]
+    counts = Counter[int]()
+    for tensor in tensors:
+        if (count := prod(tensor.dims)) > 1 and tensor.data_type in FLOATS:
+            counts[tensor.data_type] += count
+    of_most = {each for each, count in counts.items() if count == max(counts.values())}
+    of_inputs = {value.type.tensor_type.elem_type for value in inputs} & FLOATS
+    casts = {attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute}
+    of_all = {*(tensor.data_type for tensor in tensors), *casts} & FLOATS
+    found = of_most or of_inputs or of_all
     return DEVICE_TYPES.get(found.pop(), f32) if len(found) == 1 else f32
+
+
+def casts_computed_in(element: Attribute, nodes: Sequence[onnx.NodeProto]) -> int:
+    """How many nodes ask for more than the network's type has: f32 where it is one of 16 bits."""
+    wide = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    casts = (each.i for node in nodes if node.op_type == "Cast" for each in node.attribute if each.name == "to")
+    return 0 if element == f32 else sum(to in wide for to in casts)
 
 
 def operator_of(node: onnx.NodeProto) -> str:

@@ -134,7 +134,7 @@ def test_unknown_opset(opset: int, fails, tmp_path: Path) -> None:
 
 def test_open_dimensions(fails, tmp_path: Path) -> None:
     model = onnx_models.save(tmp_path, onnx_models.network(("n", 3, "h", 8)))
-    expected = "small.onnx: error: input 'x' has the open dimension 2 (h): bind it with --shape x=1x3xNx8"
+    expected = "small.onnx: error: open dimensions: 'h' of input 'x': bind them, as with --dim h=128"
     assert fails("run", model) == expected
     assert fails("compile", model, "-o", tmp_path / "out", "--batch", 1) == expected
 
