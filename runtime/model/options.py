@@ -121,11 +121,13 @@ def what_to_check(text: str) -> str:
 class FileInputs(Sequence["Mapping[str, Array]"]):
     """Inputs from a file that is read when the first is asked for; known by the file's bytes."""
 
-    def __init__(self, path: Path, count: int, read: Callable[[], Sequence[Mapping[str, Array]]]) -> None:
-        self.path, self.count, self.read = path, count, cache(read)
+    def __init__(self, path: Path, length: int, read: Callable[[], Sequence[Mapping[str, Array]]]) -> None:
+        self.path = path
+        self.length = length
+        self.read = cache(read)
 
     def __len__(self) -> int:
-        return self.count
+        return self.length
 
     def __getitem__(self, index: Any) -> Any:
         return self.read()[index]
@@ -434,7 +436,7 @@ def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def options_from(kind: Callable[..., T], found: Mapping[str, Any]) -> T:
     """The options that a parser has found; UsageError where a shape or a dimension is given twice."""
-    together = {}
+    together: dict[str, object] = {}
     for field_, flag in (("shapes", "--shape"), ("dims", "--dim")):
         known: dict[str, object] = {}
         for name, said in found.get(field_, ()):
