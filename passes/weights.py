@@ -23,6 +23,7 @@ from xdsl.dialects.builtin import (
     FileLineColLoc,
     ModuleOp,
     StringAttr,
+    UnitAttr,
     UnknownLoc,
     bf16,
     f16,
@@ -36,7 +37,7 @@ from xdsl.printer import Printer
 
 from frustum.dialects.isa.program import IMAGE_CLASSES
 from frustum.dialects.isa.sync import ExternalOp
-from frustum.dialects.module import INTEGERS, WEIGHTS
+from frustum.dialects.module import INTEGERS, TARGET, WEIGHTS
 from frustum.passes.analysis.module import free_name
 from frustum.passes.errors import ModelError
 
@@ -188,7 +189,7 @@ def write_module(module: ModuleOp, path: Path | str) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("w", encoding="utf-8") as file:
-            Printer(file, print_debuginfo=True).print_op(module)
+            ModulePrinter(file, print_debuginfo=True).print_module(module)
             file.write("\n")
         partial.replace(path)
     finally:
@@ -196,6 +197,45 @@ def write_module(module: ModuleOp, path: Path | str) -> None:
         partial.unlink(missing_ok=True)
         if own is not None:
             module.attributes[WEIGHTS] = own
+
+
+class ModulePrinter(Printer):
+    """Prints a module with its target as an alias before it, a line for each part of the machine: it is the longest
+    attribute, and says nothing of the module's own.  Whatever reads MLIR reads that too."""
+
+    alias: Attribute | None = None
+
+    def print_module(self, module: ModuleOp) -> None:
+        self.alias = module.attributes.get(TARGET)
+        if isinstance(self.alias, DictionaryAttr):
+            self.print_string(f"{TARGET_ALIAS} = {_wrapped(self.alias)}\n\n")
+        self.print_op(module)
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        if isinstance(attribute, DictionaryAttr) and attribute is self.alias:
+            self.print_string(TARGET_ALIAS)
+        else:
+            super().print_attribute(attribute)
+
+
+TARGET_ALIAS = "#target"
+ALIAS_WIDTH = 100
+"""Letters, more or less, of a line of an alias."""
+
+
+def _wrapped(attribute: Attribute, indent: str = "") -> str:
+    """The text of an attribute; of a dictionary that is long with a line for each entry."""
+    text = str(attribute)
+    if not isinstance(attribute, DictionaryAttr) or len(indent) + len(text) <= ALIAS_WIDTH:
+        return text
+    inner = f"{indent}  "
+    entries = (f"{_entry_key(name)} = {_wrapped(each, inner)}" for name, each in attribute.data.items())
+    return "{\n" + ",\n".join(f"{inner}{entry}" for entry in entries) + f"\n{indent}}}"
+
+
+def _entry_key(name: str) -> str:
+    """As a dictionary has it, in quotes if it is no identifier."""
+    return str(DictionaryAttr({name: UnitAttr()}))[1:-1]
 
 
 def used_keys(module: ModuleOp) -> list[str]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from frustum.backend.pipeline import Choices
 
 GOOD, INTERNAL_ERROR, BAD_INPUT, NUMBERS_DIFFER, DOES_NOT_FIT, WORSE = range(6)
+NO_MEMORY = "this computer has not enough memory for it"
+"""Where Python does not say more."""
 INTERRUPTED = 130
 """What shells give a program that SIGINT ended."""
 
@@ -60,7 +62,7 @@ def exit_code_of(error: BaseException) -> int | None:
 
 def message_of(error: BaseException, subject: str = "frustum") -> str:
     """One line for each problem, each with the word `error:` in it; `subject` is what it is about, if nothing says."""
-    text = str(error)
+    text = str(error) or (NO_MEMORY if isinstance(error, MemoryError) else type(error).__name__)
     if text.startswith("error:"):
         return f"frustum: {text}"
     return text if "error:" in text else f"{subject}: error: {text}"

@@ -73,7 +73,12 @@ def _load(
         """What the file extends; another file is named from the folder of this one."""
         return _load(file.parent / name if is_file(name) else name, check_options, (*around, place))
 
-    return read_target(_text(file), str(file), check_options, base)
+    try:
+        return read_target(_text(file), str(file), check_options, base)
+    except TargetError as error:
+        if not is_file(str(name_or_path)) and name_or_path not in names():  # else the file is the user's, or ours
+            warn("targets", str(name_or_path), str(error).splitlines()[0])
+        raise
 
 
 def _text(file: Path) -> str:

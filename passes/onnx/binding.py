@@ -5,7 +5,7 @@ really constants."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -18,6 +18,9 @@ from frustum.passes.weights import Array
 Ints = tuple[int, ...]
 Dim = int | str | None  # an extent, a name, or nothing
 MOST_DIMENSIONS = 6
+MOST_LISTED = 3
+"""Inputs that a message names."""
+EXAMPLE = 128
 OPEN_BATCHES = (0, 1)
 """Static batches that `--batch` and `--shape` change: some exporters write 0 for an open one."""
 
@@ -53,15 +56,22 @@ def bind_inputs(
     named |= {dim: 1 for dim in ones.values() if isinstance(dim, str)}
     found: dict[str, Ints] = {}
     changed: dict[str, int] = {}
+    open_: dict[str, list[str]] = {}
     for name, dims in declared.items():
         shape = _bind(dims, given.get(name), named, 1 if name in ones else batch)
         message = _problem(name, dims, shape, given.get(name), batch, on_host)
+        symbols = dict.fromkeys(dim for dim in shape if isinstance(dim, str))
+        for symbol in symbols:
+            open_.setdefault(symbol, []).append(name)
         if message:
             problems.append(Problem(file, message))
+        if message or symbols:
             continue
         found[name] = tuple(extent for extent in shape if isinstance(extent, int))
         if dims and dims[0] == 1 and shape[0] != 1:
             changed[name] = found[name][0]
+    if open_:
+        problems.append(Problem(file, _open_dimensions(open_)))
     if len(set(changed.values())) > 1:
         each = ", ".join(f"'{name}' {count}" for name, count in changed.items())
         problems.append(Problem(file, f"inputs get other batches in place of 1: {each}; it is one for all of them"))
@@ -153,10 +163,9 @@ def _problem(
     if dims is None and given is None:
         return f"input '{name}' has no shape in the file: give one with --shape {name}=1x3x224x224"
     for axis, dim in enumerate(shape):
-        if not isinstance(dim, int):
-            found = f"input '{name}' has the open dimension {axis} ({dim or 'unnamed'})"
-            return f"{found}: bind it with --shape {name}={example}"
-        if dim < (0 if on_host else 1):
+        if dim is None:
+            return f"input '{name}' has the open dimension {axis} (unnamed): bind it with --shape {name}={example}"
+        if isinstance(dim, int) and dim < (0 if on_host else 1):
             return f"input '{name}' has the extent {dim} in dimension {axis}: at least 1 is needed"
     if len(shape) > MOST_DIMENSIONS and not on_host:
         return f"input '{name}' has {len(shape)} dimensions: at most {MOST_DIMENSIONS} are supported"
@@ -166,6 +175,20 @@ def _problem(
     if batch is not None and shape and dims and isinstance(dims[0], int) and dims[0] not in (*OPEN_BATCHES, batch):
         return f"input '{name}' has a batch of {dims[0]} in the file, which --batch {batch} cannot change"
     return None
+
+
+def _open_dimensions(symbols: Mapping[str, Sequence[str]]) -> str:
+    """What to say of names that stand for no extent yet, and of the inputs that have them."""
+    each = "; ".join(f"'{symbol}' of {_listed(inputs)}" for symbol, inputs in symbols.items())
+    mended = " ".join(f"--dim {symbol}={EXAMPLE}" for symbol in symbols)
+    return f"open dimensions: {each}: bind them, as with {mended}"
+
+
+def _listed(inputs: Sequence[str]) -> str:
+    """The first of the names, and how many more there are."""
+    names = ", ".join(f"'{name}'" for name in inputs[:MOST_LISTED])
+    more = f" and {len(inputs) - MOST_LISTED} more" if len(inputs) > MOST_LISTED else ""
+    return f"input{'s'[: len(inputs) > 1]} {names}{more}"
 
 
 def _agrees(dims: tuple[Dim, ...], shape: tuple[Dim, ...]) -> bool:
@@ -189,6 +212,52 @@ def _unknown_names(
         for name in given
         if name not in names
     ]
+
+
+def with_dims(
+    model: LoadedModel,
+    dims: Mapping[str, int],
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+) -> LoadedModel:
+    """The model with these extents in place of the names of open dimensions, wherever those stand.
+
+    Unsupported for names that no input has, and where `batch` or `shapes` say another extent.
+    """
+    if not dims:
+        return model
+    graph = model.proto.graph
+    declared = {value.name: _dims(value) or () for value in graph.input}
+    known = dict.fromkeys(dim for own in declared.values() for dim in own if isinstance(dim, str))
+    listed = ", ".join(f"'{each}'" for each in known) or "none"
+    problems = [
+        Problem(model.file, f"there is no open dimension '{name}': the inputs have {listed}")
+        for name in dims
+        if name not in known
+    ]
+    problems += [
+        Problem(model.file, f"dimension '{name}' is {extent} by --dim: at least 0 is needed")
+        for name, extent in dims.items()
+        if extent < 0
+    ]
+    for name, own in declared.items():
+        given: Sequence[int | None] = (shapes or {}).get(name, () if batch is None else (batch,))
+        flag = "--shape" if name in (shapes or {}) else "--batch"
+        problems += [
+            Problem(model.file, f"dimension '{dim}' of input '{name}' is {dims[dim]} by --dim and {extent} by {flag}")
+            for dim, extent in zip(own, given, strict=False)
+            if isinstance(dim, str) and dims.get(dim, extent) != extent
+        ]
+    if problems:
+        raise Unsupported(problems)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for each in value.type.tensor_type.shape.dim:
+            if each.dim_param in dims:
+                each.dim_value = dims[each.dim_param]
+    return replace(model, proto=proto)
 
 
 def with_constants(model: LoadedModel, arrays: Mapping[str, Array]) -> LoadedModel:

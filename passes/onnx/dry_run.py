@@ -411,6 +411,14 @@ def no_tensor(type_: onnx.TypeProto | None) -> str:
     return "" if _fits(shape) else f"is {_text(shape)}, which is no tensor of the device"
 
 
+def no_elements(type_: onnx.TypeProto) -> Array | None:
+    """The one value of a tensor with an extent of 0; None for others."""
+    shape, element = static_shape(type_), _element(type_)
+    if shape is None or all(shape) or not element:
+        return None
+    return np.zeros(shape, onnx.helper.tensor_dtype_to_np_dtype(element))
+
+
 def _fits(shape: Sequence[int]) -> bool:
     return len(shape) <= MOST_DIMENSIONS and all(extent > 0 for extent in shape)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -17,6 +18,7 @@ from onnx import external_data_helper, numpy_helper
 from xdsl.dialects.builtin import bf16, f16, f32, i8, i16, i32
 from xdsl.ir import Attribute
 
+from frustum.dialects.extents import ceil_div
 from frustum.passes.errors import ModelError, Problem, Unsupported
 from frustum.passes.weights import Array
 
@@ -53,16 +55,27 @@ def element_name(data_type: int) -> str:
 def network_type(
     inputs: Iterable[onnx.ValueInfoProto], tensors: Iterable[onnx.TensorProto], nodes: Sequence[onnx.NodeProto]
 ) -> Attribute:
-    """The one type of a network's floating-point tensors: f32 where integers stand for them; theirs if they agree on
-    one; else f32."""
+    """The one type of a network's floating-point tensors: f32 where integers stand for them; else that of most elements
+    of the weights, or of all inputs, or of all that is said at all, if one of these is known; else f32.
+
+    Numbers in other types, and casts to them, change nothing: exports of f16 networks compute norms in f32, which the
+    device does inside its operation in any case.
+    """
     tensors = list(tensors)
     constants = {tensor.name for tensor in tensors}
     constants.update(name for node in nodes if node.op_type == "Constant" for name in node.output)
     if any(is_of_activations(node, constants) for node in nodes):
         return f32
-    casts = (attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute)
-    types = (value.type.tensor_type.elem_type for value in inputs)
-    found = {*types, *(tensor.data_type for tensor in tensors), *casts} & FLOATS
+    tensors = [*tensors, *(each.t for node in nodes if node.op_type == "Constant" for each in node.attribute)]
+    counts = Counter[int]()
+    for tensor in tensors:
+        if (count := prod(tensor.dims)) > 1 and tensor.data_type in FLOATS:
+            counts[tensor.data_type] += count
+    of_most = {each for each, count in counts.items() if count == max(counts.values())}
+    of_inputs = {value.type.tensor_type.elem_type for value in inputs} & FLOATS
+    casts = {attribute.i for node in nodes if node.op_type == "Cast" for attribute in node.attribute}
+    of_all = {*(tensor.data_type for tensor in tensors), *casts} & FLOATS
+    found = of_most or of_inputs or of_all
     return DEVICE_TYPES.get(found.pop(), f32) if len(found) == 1 else f32
 
 
@@ -71,6 +84,13 @@ def is_of_activations(node: onnx.NodeProto, constants: Container[str]) -> bool:
     if node.op_type == "DequantizeLinear":
         return node.input[0] not in constants
     return node.op_type == "QuantizeLinear"
+
+
+def casts_computed_in(element: Attribute, nodes: Sequence[onnx.NodeProto]) -> int:
+    """How many nodes ask for more than the network's type has: f32 where it is one of 16 bits."""
+    wide = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+    casts = (each.i for node in nodes if node.op_type == "Cast" for each in node.attribute if each.name == "to")
+    return 0 if element == f32 else sum(to in wide for to in casts)
 
 
 def operator_of(node: onnx.NodeProto) -> str:
@@ -118,8 +138,11 @@ class LoadedModel:
         shape = tuple(tensor.dims)
         try:
             if external_data_helper.uses_external_data(tensor):
-                return self._external(tensor).reshape(shape)
-            if tensor.HasField("raw_data") and tensor.data_type not in PACKED_TYPES:
+                if tensor.data_type in PACKED_BITS:
+                    return numpy_helper.to_array(self._with_bytes(tensor))
+                dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+                return self._external(tensor).view(dtype).reshape(shape)
+            if tensor.HasField("raw_data") and tensor.data_type not in PACKED_BITS:
                 dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
                 return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
             found: Array = numpy_helper.to_array(tensor)
@@ -140,10 +163,18 @@ class LoadedModel:
     def fill(self, tensor: onnx.TensorProto) -> None:
         """Put external data of the tensor into it; ModelError where it cannot be had."""
         if external_data_helper.uses_external_data(tensor):
-            data = np.ascontiguousarray(self.array(tensor)).tobytes()
+            self._check(tensor)
+            data = self._external(tensor).tobytes()
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.raw_data = data
+
+    def _with_bytes(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
+        """A copy of the tensor that holds its external data."""
+        copy = onnx.TensorProto()
+        copy.CopyFrom(tensor)
+        self.fill(copy)
+        return copy
 
     def _check(self, tensor: onnx.TensorProto) -> None:
         if tensor.data_type not in KNOWN_TYPES:
@@ -153,15 +184,13 @@ class LoadedModel:
             raise self._error(f"tensor '{tensor.name}' has the shape {shape}: no extent is below 0")
 
     def _external(self, tensor: onnx.TensorProto) -> Array:
-        """The elements, one after another; nothing is asked for that the file does not have."""
+        """The bytes of the elements, one after another; nothing is asked for that the file does not have."""
         place = {entry.key: entry.value for entry in tensor.external_data}
         path = self._external_path(tensor.name, place.get("location", ""))
-        if tensor.data_type in PACKED_TYPES:
-            raise self._error(f"tensor '{tensor.name}': external data of less than a byte is not supported")
         if tensor.data_type == onnx.TensorProto.STRING:
             raise self._error(f"tensor '{tensor.name}': text cannot be external data")
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        needed = prod(tensor.dims) * dtype.itemsize
+        itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        needed = ceil_div(prod(tensor.dims) * PACKED_BITS.get(tensor.data_type, 8 * itemsize), 8)
         start = self._count(tensor.name, place, "offset", 0)
         length = self._count(tensor.name, place, "length", needed)
         if length != needed:
@@ -173,13 +202,13 @@ class LoadedModel:
                 problem = f"needs bytes {start} to {start + needed} of '{path.name}', which has {size}"
                 raise self._error(f"tensor '{tensor.name}' {problem}")
             if needed == 0:
-                return np.zeros(0, dtype)
+                return np.zeros(0, np.uint8)
             if path not in self.maps:
                 self.maps[path] = np.memmap(path, dtype=np.uint8, mode="r")
         except OSError as error:
             problem = f"external data file '{path.name}' cannot be read: {error.strerror}"
             raise self._error(f"tensor '{tensor.name}': {problem}") from error
-        return np.asarray(self.maps[path])[start : start + needed].view(dtype)
+        return np.asarray(self.maps[path])[start : start + needed]
 
     def _count(self, name: str, place: Mapping[str, str], key: str, otherwise: int) -> int:
         """A number of bytes that an entry of external data gives."""
@@ -223,11 +252,12 @@ def _shown(text: str) -> str:
 
 
 KNOWN_TYPES = set(onnx.helper.get_all_tensor_dtypes())
-PACKED_TYPES = {
-    getattr(onnx.TensorProto, name)
-    for name in ("INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+PACKED_BITS: dict[int, int] = {
+    getattr(onnx.TensorProto, name): bits
+    for name, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2), ("UINT2", 2))
     if hasattr(onnx.TensorProto, name)
 }
+"""Of elements of less than a byte, which lie beside each other in one."""
 
 
 def load_model(source: str | Path | onnx.ModelProto | LoadedModel) -> LoadedModel:

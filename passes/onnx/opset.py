@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 from onnx import checker, inliner, shape_inference, version_converter
@@ -99,7 +100,8 @@ def _attribute_types(op_type: str, opset: int, domain: str) -> dict[str, int]:
         schema = onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return {}
-    return {name: int(each.type.value) for name, each in schema.attributes.items()}
+    declared: Mapping[str, Any] = schema.attributes  # whose stubs lack members
+    return {name: int(each.type.value) for name, each in declared.items()}
 
 
 def _heavy_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:

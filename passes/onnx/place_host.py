@@ -36,6 +36,7 @@ from frustum.passes.onnx.dry_run import (
     ImportStep,
     Kind,
     device_tensor,
+    no_elements,
     no_tensor,
     static_shape,
 )
@@ -285,6 +286,10 @@ def _dry_run(
         run.types[value.name] = value.type
         why = no_tensor(value.type)
         axis = 0 if images is not None and value.name in bound.batched else None
+        if images is None and (empty := no_elements(value.type)) is not None:
+            run.values[value.name] = empty
+            run.fixed.add(value.name)
+            continue
         known = HostValue(why, static_shape(value.type), axis) if why else None
         run.values[value.name] = known or device_tensor(network, value.type, axis, whole.get(value.name))
     run.run(nodes, unified.opset)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -29,6 +32,9 @@ SMALL_INTEGERS = 8
 """Random integers are below this."""
 TWO_BYTES = np.dtype("V2")
 """What numpy makes of bf16 numbers in a file: it does not know the type."""
+OBJECTS = "it holds Python objects"
+MOST_HEADER_BYTES = 10_000
+"""As numpy has it."""
 MOST_EXPANSION = 1032
 """Bytes that one of a deflated stream can stand for."""
 DAMAGE = (
@@ -38,26 +44,50 @@ DAMAGE = (
 """What reading raises on an archive, or on the header of an array, that says what cannot be."""
 
 
+@dataclass(frozen=True)
+class ArchivedInputs:
+    """The arrays of an .npz file, of which the headers alone are read: an array may be a thousand times its file."""
+
+    path: Path
+    stand_ins: Mapping[str, Array]
+    """By input name arrays of the same types and shapes, which take no memory."""
+
+    @classmethod
+    def open(cls, path: Path) -> ArchivedInputs:
+        """UsageError where it is no such file, or an array says that it has more than its part of the file can hold."""
+        with _archive(path) as file:
+            return cls(path, _stand_ins(file))
+
+    def read(self) -> dict[str, Array]:
+        """The arrays themselves."""
+        with _archive(self.path) as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+
 def read_inputs(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name; UsageError where it is none, before memory is asked for on its word."""
+    return ArchivedInputs.open(path).read()
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
                 raise UsageError(f"{path}: error: not an .npz file of arrays by input name, or not all of it")
-            _check_sizes(file)
             file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
+            yield file
     except OSError as error:
         raise UsageError(f"{path}: error: cannot be read: {error.strerror or error}") from error
     except DAMAGE as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else f"damaged: {error}"
+        reason = OBJECTS if "allow_pickle" in str(error) or OBJECTS in str(error) else f"damaged: {error}"
         raise UsageError(f"{path}: error: not an .npz file of arrays by input name: {reason}") from error
 
 
-def _check_sizes(file: BinaryIO) -> None:
-    """ValueError where an array says that it has more than its part of the archive can hold."""
+def _stand_ins(file: BinaryIO) -> dict[str, Array]:
+    """Of the arrays in an archive; ValueError where one says that it has more than its part can hold."""
     length = os.fstat(file.fileno()).st_size
+    found: dict[str, Array] = {}
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -65,24 +95,34 @@ def _check_sizes(file: BinaryIO) -> None:
             if member.file_size > min(member.compress_size, length) * MOST_EXPANSION:
                 raise ValueError(f"'{member.filename}' cannot hold the {member.file_size:,} bytes that it says")
             with archive.open(member) as content:
-                needed = _needed_bytes(content)
-                if needed > member.file_size:
-                    found = f"says that it has {needed:,} bytes, it has {member.file_size:,}"
-                    raise ValueError(f"'{member.filename}' {found}")
+                shape, dtype = _header(content, member.filename)
+            needed = prod(shape) * dtype.itemsize
+            if needed > member.file_size:
+                says = f"says that it has {needed:,} bytes, it has {member.file_size:,}"
+                raise ValueError(f"'{member.filename}' {says}")
+            found[member.filename.removesuffix(".npy")] = np.broadcast_to(np.zeros((), dtype), shape)
+    return found
 
 
-def _needed_bytes(content: IO[bytes]) -> int:
-    """Of the elements of an array in numpy's format, as its header says; 0 for what is none."""
+def _header(content: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array in numpy's format."""
     start = content.read(len(npy.MAGIC_PREFIX) + 2)
     if not start.startswith(npy.MAGIC_PREFIX):
-        return 0  # numpy gives its bytes
-    read = {1: npy.read_array_header_1_0, 2: npy.read_array_header_2_0}.get(start[-2])
-    if read is None:
+        raise ValueError(f"'{name}' is no array")
+    known = {1: ("<H", npy.read_array_header_1_0), 2: ("<I", npy.read_array_header_2_0)}.get(start[-2])
+    if known is None:
         raise ValueError(f"an array of format version {start[-2]}: 1 and 2 are read")
-    shape, _, dtype = read(content)
+    form, read = known
+    size = content.read(struct.calcsize(form))
+    (length,) = struct.unpack(form, size)
+    if length > MOST_HEADER_BYTES:
+        raise ValueError(f"'{name}' has a header of {length:,} bytes: at most {MOST_HEADER_BYTES:,} are read")
+    shape, _, dtype = read(io.BytesIO(size + content.read(length)))
     if min(shape, default=0) < 0:
         raise ValueError(f"an array has the shape {shape}")
-    return prod(shape) * dtype.itemsize
+    if dtype.hasobject:
+        raise ValueError(OBJECTS)
+    return shape, dtype
 
 
 def in_types_of(expected: Sequence[External], inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from frustum.dialects.target import Target, digest
 from frustum.runtime.files import cannot_read
-from frustum.runtime.model.options import Keywords, Request
+from frustum.runtime.model.options import FileInputs, Keywords, Request
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -27,6 +27,8 @@ CHUNK_BYTES = 1 << 22
 ZOO_PREFIX = "zoo:"
 NOT_PIPELINE = frozenset({"model", "target", "dump_ir", "weights_seed", "cache", "no_cache", "keeps_modules"})
 """Of what is asked, what does not say how passes run."""
+CALIBRATING = frozenset({"calibration", "calibration_seed"})
+"""What says nothing for other types than int8."""
 EXTERNAL = b"location"
 """A key of ONNX's that stands in every model with weights in other files."""
 
@@ -52,14 +54,12 @@ def model_digest(model: Model, weights_seed: int = 0) -> str:
 
 def pipeline_digest(request: Keywords) -> str:
     """SHA-256 of all options that say how a model is compiled; those that say nothing are left out."""
+    silent = NOT_PIPELINE if request.dtype == "int8" else NOT_PIPELINE | CALIBRATING
     said = {}
     for each in fields(Request):
         value = getattr(request, each.name, None)
-        if each.name not in NOT_PIPELINE and value not in (None, False, (), {}):
+        if each.name not in silent and value not in (None, False, (), {}):
             said[each.name] = _plain(value)
-    if said.get("dtype") != "int8":
-        said.pop("calibration", None)
-        said.pop("calibration_seed", None)
     return checksum([json.dumps(said, sort_keys=True).encode()])
 
 
@@ -125,7 +125,10 @@ def _parts_in_memory(model: ModelProto | ModuleOp) -> Iterator[bytes]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it; arrays by their checksum."""
+    """As JSON has it; arrays, and files of them, by their checksum."""
+    if isinstance(value, FileInputs):
+        with cannot_read(value.path):
+            return checksum([value.path.read_bytes()])
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if hasattr(value, "dtype"):

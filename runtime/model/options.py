@@ -11,6 +11,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, cast, get_args
 
@@ -107,6 +108,13 @@ def bound_value(text: str) -> tuple[str, bool | int | float]:
     raise ArgumentTypeError(f"'{text}' is not of the form INPUT=16000, INPUT=0.5 or INPUT=true")
 
 
+def dim(text: str) -> tuple[str, int]:
+    name, equals, extent = text.rpartition("=")
+    if not (name and equals and extent.isascii() and extent.isdigit()):
+        raise ArgumentTypeError(f"'{text}' is not of the form NAME=VALUE, as past_len=128")
+    return name, int(extent)
+
+
 def at_least(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < least:
@@ -121,6 +129,21 @@ def what_to_check(text: str) -> str:
     if text in ("outputs", "layers") or text.endswith(".onnx") or text.startswith("zoo:"):
         return text
     raise ArgumentTypeError(f"'{text}' is none of outputs, layers, FILE.onnx, zoo:NAME")
+
+
+class FileInputs(Sequence["Mapping[str, Array]"]):
+    """Inputs from a file that is read when the first is asked for; known by the file's bytes."""
+
+    def __init__(self, path: Path, length: int, read: Callable[[], Sequence[Mapping[str, Array]]]) -> None:
+        self.path = path
+        self.length = length
+        self.read = cache(read)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.read()[index]
 
 
 # --- options -----------------------------------------------------------------------------------------------
@@ -166,6 +189,13 @@ class Keywords:
         metadata=said(
             "bind an input's shape (repeatable)", "INPUT=1x3x160x224",
             read=shape, flag="--shape", action="append", until=IMPORTED, unsaid="those of the file",
+        ),
+    )  # fmt: skip
+    dims: Mapping[str, int] = field(
+        default_factory=dict,
+        metadata=said(
+            "bind a symbol of the model's shapes, wherever it stands (repeatable)", "NAME=VALUE",
+            read=dim, flag="--dim", action="append", until=IMPORTED, unsaid="the symbols are open",
         ),
     )  # fmt: skip
     batch: int | None = option(
@@ -429,13 +459,15 @@ def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options_from(kind: Callable[..., T], found: Mapping[str, Any]) -> T:
-    """The options that a parser has found; UsageError where a shape or a value is given twice."""
-    named: dict[str, dict[str, Any]] = {}
-    for field_name, flag in (("shapes", "--shape"), ("bind", "--bind")):
-        for name, value in found.get(field_name, ()):
-            if named.setdefault(field_name, {}).setdefault(name, value) != value:
+    """The options that a parser has found; UsageError where a shape, a dimension or a value is given twice."""
+    together: dict[str, object] = {}
+    for field_, flag in (("shapes", "--shape"), ("dims", "--dim"), ("bind", "--bind")):
+        known: dict[str, object] = {}
+        for name, said in found.get(field_, ()):
+            if known.setdefault(name, said) != said:
                 raise UsageError(f"error: {flag} gives '{name}' twice")
-    return kind(**{**found, **named})
+        together |= {field_: known} if known else {}
+    return kind(**{**found, **together})
 
 
 def given(options: Keywords) -> Iterator[tuple[Field[Any], CommandOption, Any]]:

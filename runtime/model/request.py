@@ -146,12 +146,15 @@ def _import(
     found: Loaded, request: Request, target: Target | None, refused: Mapping[str, str] | None
 ) -> Loaded:
     """The original as a module where all of it is for the device, else as pieces."""
-    from frustum.passes.onnx.binding import bound_scalars
+    from frustum.passes.onnx.binding import bound_scalars, with_dims
     from frustum.passes.onnx.loading import load_model
     from frustum.passes.onnx.place_host import Placement, import_or_place
 
     assert found.original is not None
+    name = None if isinstance(found.original, Path) or found.origin is None else found.origin.model
     model = load_model(found.original)
+    model.file = name or model.file
+    model = with_dims(model, request.dims, request.batch, request.shapes)
     found = replace(found, bound=bound_scalars(model, request.bind))
     result = import_or_place(
         model,
@@ -159,7 +162,6 @@ def _import(
         request.host or "auto",
         batch=request.batch,
         shapes=dict(request.shapes) or None,
-        name=None if isinstance(found.original, Path) or found.origin is None else found.origin.model,
         constants={**request.constants, **found.bound},
         refused=refused or {},
         exact=request.dtype in (None, "model"),
@@ -169,18 +171,27 @@ def _import(
 
 
 def _assumed(model: LoadedModel, request: Request, interface: Sequence[Interface]) -> tuple[str, ...]:
-    """Lines that say which nodes stood out of order, and which inputs have 1 for an open leading dimension."""
+    """Lines that say which nodes stood out of order, in which type casts to a wider one are computed, and which inputs
+    have 1 for an open leading dimension."""
     from frustum.passes.onnx.binding import open_batches
+    from frustum.passes.onnx.loading import casts_computed_in, network_type
 
-    count = model.moved
-    sorted_ = (f"order: {count} node{'s'[: count > 1]} stood before what they read, and are sorted",) if count else ()
+    said = [f"nodes out of topological order: {model.moved}; sorted"] if model.moved else []
+    graph = model.proto.graph
+    element = network_type(graph.input, graph.initializer, graph.node)
+    casts = casts_computed_in(element, graph.node) if request.dtype in (None, "model") else 0
+    if casts:
+        said.append(
+            f"element type: {element}, that of most weights; nodes that Cast to FLOAT: {casts}, computed in {element};"
+            " --dtype f32 computes all in f32"
+        )
     bound = {each.name for each in interface if each.shape is not None}  # what runs on the host may stay open
     inputs = [value for value in model.proto.graph.input if value.name in bound]
     ones = open_batches(inputs, request.batch, request.shapes)
     if not ones:
-        return sorted_
+        return tuple(said)
     names = ", ".join(f"'{name}'" + (f" ({dim})" if dim else "") for name, dim in ones.items())
-    return (*sorted_, f"batch: 1, as the first dimension of {names} is open; --batch N says another",)
+    return (*said, f"batch: 1, as the first dimension of {names} is open; --batch N says another",)
 
 
 def constants_of_run(

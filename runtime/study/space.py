@@ -40,7 +40,9 @@ FIGURES = (
 )  # fmt: skip
 """Of a point; as reports have them, but for `seconds`, which are the cycles at the target's clock."""
 DEFAULT_OBJECTIVES = ("cycles.total", "dram.total_bytes")
-UNSWEPT = frozenset({"model", "target", "calibration", "shapes", "bind", "constants", "cache", "weights_seed"})
+UNSWEPT = frozenset(
+    {"model", "target", "calibration", "shapes", "dims", "bind", "constants", "cache", "weights_seed"}
+)
 """Options that are no axes: what is explored is how one model runs, with the weights that it has."""
 MULTIPLES_OF_KEYS = {
     end: tuple(reversed(MULTIPLES[unit].items())) for end, unit in (("bytes", "B"), ("hz", "Hz"))

@@ -57,15 +57,16 @@ class Store:
 
 def _outcome(row: tuple[Any, ...]) -> Outcome | None:
     """What a row says; None where a field holds what no writer puts there."""
-    status, figures, *words, seconds = row
+    status, figures, message, needed, available, seconds = row
     try:
         found = json.loads(figures)
     except (TypeError, ValueError, RecursionError):
         return None
+    words = (message, needed, available)
     is_sound = status in get_args(Status) and all(isinstance(word, str) for word in words) and _is_number(seconds)
     if not is_sound or not isinstance(found, dict) or not all(map(_is_number, found.values())):
         return None
-    return Outcome(status, found, *words, seconds)
+    return Outcome(status, found, message, needed, available, seconds)
 
 
 def _is_number(value: object) -> bool:

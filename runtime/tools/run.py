@@ -20,7 +20,7 @@ from frustum.runtime.device.memory import AccessError
 from frustum.runtime.failures import GOOD, Differs, UsageError, say
 from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.model.cache import built
-from frustum.runtime.model.options import RunOptions, refuse_compiled, refuse_two_forms
+from frustum.runtime.model.options import FileInputs, RunOptions, refuse_compiled, refuse_two_forms
 from frustum.runtime.model.sources import Job, Origin, kind_of
 from frustum.runtime.progress import Progress, TerminalProgress
 from frustum.runtime.report.terminal import has_colours, judge_texts, nan_text, show
@@ -28,7 +28,7 @@ from frustum.runtime.report.terminal import has_colours, judge_texts, nan_text, 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from frustum.runtime.host.inputs import HostArray
+    from frustum.runtime.host.inputs import ArchivedInputs, HostArray
     from frustum.runtime.host.oracle import Agreement
     from frustum.runtime.kernels import Array
     from frustum.runtime.model.chain import Interface
@@ -48,7 +48,7 @@ def main(options: RunOptions) -> int:
     for path in (options.output, options.report, options.trace, options.html):
         if path is not None and path != STDOUT:
             check_writable_file(Path(path))
-    name, given = str(options.model), _arrays(options, options.bind)
+    name, given = str(options.model), _arrays(options)
     with TerminalProgress(quiet=options.quiet, course=Course(options.mode)) as progress:
         job = _job(options, given, lambda inputs: _check_before(options, inputs, given), progress)
         model = _model_for_check(options, job) if options.check else None
@@ -217,7 +217,7 @@ def _refuse_drawings(options: RunOptions, is_stream: bool) -> None:
 
 def _job(
     options: RunOptions,
-    given: Mapping[str, Array] | None,
+    given: ArchivedInputs | None,
     see: Callable[[Sequence[Interface] | None], None],
     progress: Progress,
 ) -> Job:
@@ -240,22 +240,23 @@ def _job(
     layers = options.check == "layers"
     request = replace(options, calibration_seed=first, streams=streams, cache=not (options.no_cache or layers))
     request = replace(request, keeps_modules=layers)
-    if given and kind != "stage":
-        each = _each(options, given)
-        shapes = {name: array.shape for name, array in each[0].items()}
-        request = replace(request, calibration=each, shapes={**shapes, **options.shapes})
+    if given is not None and given.stand_ins and kind != "stage":
+        shapes = {name: array.shape for name, array in _each(options, _open(given, options.bind))[0].items()}
+        calibration = FileInputs(
+            given.path, options.stream or 1, lambda: _each(options, _without_bound(options, given.read(), options.bind))
+        )
+        request = replace(request, calibration=calibration, shapes={**shapes, **options.shapes})
     loops_before = TIMES.seconds
     job = built(request, progress, see)
     return replace(job, seconds=replace(job.seconds, loops=TIMES.seconds - loops_before))
 
 
 def _check_before(
-    options: RunOptions, inputs: Sequence[Interface] | None, given: Mapping[str, Array] | None
+    options: RunOptions, inputs: Sequence[Interface] | None, given: ArchivedInputs | None
 ) -> None:
     """What is found before anything is compiled: wrong arrays, and with --check a file that onnxruntime rejects."""
     if given is not None and inputs is not None:
-        for each in _each(options, given):
-            _given_inputs(options, inputs, each)
+        _check_given(options, inputs, given, options.bind)
     model = options.check_against or str(options.model)
     if options.check and kind_of(model) == "onnx":
         from frustum.runtime.host.oracle import check_loads
@@ -263,13 +264,18 @@ def _check_before(
         check_loads(Path(model))
 
 
-def _arrays(options: RunOptions, bound: Mapping[str, Any]) -> dict[str, Array] | None:
-    """The arrays of --input, but for bound ones."""
+def _arrays(options: RunOptions) -> ArchivedInputs | None:
+    """The arrays of --input, not unpacked yet."""
     if not options.input:
         return None
-    from frustum.runtime.host.inputs import read_inputs
+    from frustum.runtime.host.inputs import ArchivedInputs
 
-    return _without_bound(options, read_inputs(Path(options.input)), bound)
+    return ArchivedInputs.open(Path(options.input))
+
+
+def _open(given: ArchivedInputs, bound: Mapping[str, Any]) -> dict[str, Array]:
+    """What stands for the arrays of inputs that are not bound."""
+    return {name: array for name, array in given.stand_ins.items() if name not in bound}
 
 
 def _without_bound(options: RunOptions, given: Mapping[str, Array], bound: Mapping[str, Any]) -> dict[str, Array]:
@@ -282,15 +288,24 @@ def _without_bound(options: RunOptions, given: Mapping[str, Array], bound: Mappi
         raise UsageError(f"{options.input}: error: {error}") from error
 
 
-def _inputs(options: RunOptions, job: Job, given: Mapping[str, Array] | None) -> list[dict[str, HostArray]]:
+def _check_given(
+    options: RunOptions, inputs: Sequence[Interface], given: ArchivedInputs, bound: Mapping[str, Any]
+) -> None:
+    """UsageError where arrays have other names, shapes or types than the model takes; nothing is unpacked for that."""
+    for each in _each(options, _open(given, bound)):
+        _given_inputs(options, inputs, each)
+
+
+def _inputs(options: RunOptions, job: Job, given: ArchivedInputs | None) -> list[dict[str, HostArray]]:
     """Those of each input of the stream, or of the only one; random ones from seeds that count on."""
     if given is None:
         from frustum.runtime.model.chain import random_values
 
         first = options.input_seed or 0
         return [random_values(job.chain.inputs, first + number) for number in range(options.stream or 1)]
-    given = _without_bound(options, given, job.chain.bound)
-    return [_given_inputs(options, job.chain.inputs, each) for each in _each(options, given)]
+    _check_given(options, job.chain.inputs, given, job.chain.bound)
+    read = _without_bound(options, given.read(), job.chain.bound)
+    return [_given_inputs(options, job.chain.inputs, each) for each in _each(options, read)]
 
 
 def _each(options: RunOptions, given: Mapping[str, Array]) -> list[dict[str, HostArray]]:

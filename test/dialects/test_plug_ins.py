@@ -162,6 +162,20 @@ def test_a_broken_target_that_is_asked_for_is_not_its_own_suggestion(
     assert "did you mean 'mine'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", [None, "extends: edge\nname: [\n", "extends: edge\nclock_hz: -1\n"])
+def test_a_target_whose_file_is_wrong_is_named_once(
+    install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    install("targets", "mine = acme_plug:FILE", "from pathlib import Path\nFILE = Path(__file__).with_name('m.yaml')")
+    if text is not None:
+        (tmp_path / "m.yaml").write_text(text)
+    model = str(onnx_models.save(tmp_path, onnx_models.network(), "m.onnx"))
+    assert main(["run", model, "--target", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("frustum: warning: plug-in 'mine' of acme 1.0 (frustum.targets: acme_plug:FILE): ") == 1
+    assert f"{tmp_path / 'm.yaml'}" in said
+
+
 def test_a_policy_of_rules_that_there_are_not_is_named(
     install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

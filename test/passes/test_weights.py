@@ -1,5 +1,7 @@
 """The store beside the IR: reading, writing, finding."""
 
+import io
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -7,8 +9,10 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin, FileLineColLoc, IntAttr, ModuleOp, StringAttr, f32
 from xdsl.parser import Parser
 
+from frustum.backend import targets
 from frustum.dialects.graph import FGraph, WeightOp, tensor_type
-from frustum.dialects.module import WEIGHTS
+from frustum.dialects.module import MODEL, TARGET, WEIGHTS
+from frustum.dialects.target import to_attribute
 from frustum.passes import weights
 from frustum.passes.errors import ModelError
 
@@ -105,3 +109,22 @@ def test_a_missing_store_is_named():
         weights.store_of(module)
     with pytest.raises(ModelError, match="were in another process"):
         weights.store_of(ModuleOp([], {WEIGHTS: StringAttr("memory:x")}))
+
+
+def test_a_module_is_printed_with_its_target_before_it_in_short_lines():
+    module = ModuleOp([], {TARGET: to_attribute(targets.load("manycore")), MODEL: StringAttr("m.onnx")})
+    out = io.StringIO()
+    weights.ModulePrinter(out).print_module(module)
+    text = out.getvalue()
+    first, *others = text.splitlines()
+    assert first == "#target = {" and f"builtin.module attributes {{{TARGET} = #target, " in text
+    assert max(map(len, others)) <= 120 and len(others) > 20
+    context = Context()
+    context.load_dialect(Builtin)
+    assert str(Parser(context, text).parse_module()) == str(module)
+
+
+def test_a_module_without_a_target_is_printed_as_ever():
+    out = io.StringIO()
+    weights.ModulePrinter(out).print_module(ModuleOp([], {MODEL: StringAttr("m.onnx")}))
+    assert out.getvalue() == 'builtin.module attributes {frustum.model = "m.onnx"} {\n}'

@@ -120,9 +120,9 @@ MOST_PIECES = 256  # a gather of more runs of indices, or a tile of more copies,
 
 
 def concat(node: Node) -> Result:
-    values = list(node.values())
-    axis = node.axis(node.get("axis"), len(shape_of(values[0])))
-    return joined(node, [value for value in values if math.prod(shape_of(value))] or values[:1], axis)
+    full = [index for index in range(len(node)) if all(node.shape(index))]
+    values = [node.value(index) for index in full]
+    return joined(node, values, node.axis(node.get("axis"), len(node.shape(0))))
 
 
 def joined(node: Node, values: Sequence[SSAValue], axis: int) -> SSAValue:
@@ -135,7 +135,7 @@ def cut(node: Node, x: SSAValue, axis: int, start: int, size: int, step: int = 1
     if (start, size, step) == (0, shape[axis], 1):
         return x
     starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
-    starts[axis], steps[axis], sizes[axis] = start, step, size
+    starts[axis], steps[axis], sizes[axis] = start if size else 0, step, size
     return node.emit(SliceOp(x, tuple(starts), tuple(sizes), tuple(steps)))
 
 
@@ -168,9 +168,7 @@ def slice_(node: Node) -> Result:
         extent = shape[axis]
         stop = None if step < 0 and end < -extent else end
         chosen = range(extent)[slice(start, stop, step)]
-        first[axis], step_by_axis[axis], sizes[axis] = chosen.start, step, len(chosen)
-    if not all(sizes):
-        raise Refused(f"its result would be empty: {tuple(sizes)}")
+        first[axis], step_by_axis[axis], sizes[axis] = chosen.start if chosen else 0, step, len(chosen)
     if tuple(sizes) == shape and all(step == 1 for step in step_by_axis):
         return x
     return node.emit(SliceOp(x, tuple(first), tuple(sizes), tuple(step_by_axis)))
@@ -185,13 +183,13 @@ def gather(node: Node) -> Result:
     shape = shape_of(x)
     axis = node.axis(node.get("axis", 0), len(shape))
     flat = [int(index) % shape[axis] for index in indices.reshape(-1)]
-    if any(not -shape[axis] <= index < shape[axis] for index in indices.reshape(-1)) or not flat:
+    if any(not -shape[axis] <= index < shape[axis] for index in indices.reshape(-1)):
         raise Refused(f"indices are not inside [{-shape[axis]}, {shape[axis]})")
     pieces = runs(flat)
     if len(pieces) > MOST_PIECES:
         raise Refused(f"its indices make {len(pieces)} runs: at most {MOST_PIECES} are supported")
     parts = [cut(node, x, axis, start, size, step) for start, size, step in pieces]
-    result = joined(node, parts, axis)
+    result = joined(node, parts, axis) if parts else cut(node, x, axis, 0, 0)
     return node.reshape(result, (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
 
 
@@ -228,12 +226,12 @@ def tile(node: Node) -> Result:
     repeats = node.ints("repeats", 1)
     if repeats is None:
         raise Refused("the repeats are missing")
-    if max(repeats, default=1) > MOST_PIECES or min(repeats, default=1) < 1:
-        raise Refused(f"repeats are {repeats}: 1 to {MOST_PIECES} are supported")
+    if max(repeats, default=1) > MOST_PIECES or min(repeats, default=1) < 0:
+        raise Refused(f"repeats are {repeats}: 0 to {MOST_PIECES} are supported")
     x = node.value(0)
     check_size(f"node '{node.name}'", tuple(np.multiply(shape_of(x), repeats).tolist()))
     for axis, count in enumerate(repeats):
-        x = joined(node, [x] * count, axis)
+        x = joined(node, [x] * count, axis) if count else cut(node, x, axis, 0, 0)
     return x
 
 

@@ -134,7 +134,7 @@ def test_unknown_opset(opset: int, fails, tmp_path: Path) -> None:
 
 def test_open_dimensions(fails, tmp_path: Path) -> None:
     model = onnx_models.save(tmp_path, onnx_models.network(("n", 3, "h", 8)))
-    expected = "small.onnx: error: input 'x' has the open dimension 2 (h): bind it with --shape x=1x3xNx8"
+    expected = "small.onnx: error: open dimensions: 'h' of input 'x': bind them, as with --dim h=128"
     assert fails("run", model) == expected
     assert fails("compile", model, "-o", tmp_path / "out", "--batch", 1) == expected
 
@@ -266,6 +266,34 @@ def test_npz_of_python_objects_is_not_loaded(model: str, fails, tmp_path: Path) 
     path = tmp_path / "in.npz"
     np.savez(path, x=np.array([print], object))
     assert "it holds Python objects" in fails("run", model, "--input", path)
+
+
+def test_an_array_that_nobody_takes_is_not_unpacked(model: str, fails, tmp_path: Path, monkeypatch) -> None:
+    """A thousand bytes of zeros are one byte of a file."""
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", lambda *_: pytest.fail("an array is unpacked"))
+    path = tmp_path / "in.npz"
+    many = np.zeros((1, 3, 1 << 10, 1 << 10), np.float32)
+    for arrays, said in (
+        ({"x": onnx_models.image(), "junk": many}, "no input 'junk'"),
+        ({"x": many}, "does not fit"),
+        ({"x": onnx_models.image().astype(np.float64)}, "found float64"),
+    ):
+        np.savez_compressed(path, **arrays)
+        for dtype in ("f32", "int8"):
+            assert said in fails("run", model, "--input", path, "--dtype", dtype)
+
+
+def test_a_header_that_is_longer_than_any_is_not_read(model: str, fails, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "in.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x02\x00" + (1 << 20).to_bytes(4, "little") + b" " * (1 << 20))
+        archive.writestr("readme.txt", "no array")
+    said = fails("run", model, "--input", tmp_path / "in.npz")
+    assert "'x.npy' has a header of 1,048,576 bytes: at most 10,000 are read" in said
+
+
+def test_no_memory_has_words() -> None:
+    assert message_of(MemoryError()) == "frustum: error: this computer has not enough memory for it"
+    assert message_of(MemoryError("of 3 GiB")) == "frustum: error: of 3 GiB"
 
 
 def test_npy_is_no_npz(model: str, fails, tmp_path: Path) -> None:
@@ -491,7 +519,8 @@ def test_nothing_to_check_against(compiled: Path, model: str, fails, tmp_path: P
     assert "absent.onnx: error: cannot be read" in fails("run", stage, "--check=absent.onnx")
     Path(model).unlink()
     assert fails("run", compiled, "--check") == (
-        f"{model}: error: the model is not there any more, so there is nothing to check against"
+        f"{model}: error: the model is not there any more, so there is nothing to check against; --check-against says"
+        " where it is"
     )
 
 
