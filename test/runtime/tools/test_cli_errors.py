@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.tile.lower_units import LowerUnits
+from frustum.runtime.failures import message_of
 from frustum.runtime.tools import cli
 
 EDGE = Path(__file__).parents[3] / "backend" / "targets" / "edge.yaml"
