@@ -30,6 +30,7 @@ from frustum.runtime.host.evaluators import (
     graphs_of,
     why_it_differs,
     why_reference_differs,
+    with_pads,
 )
 from frustum.runtime.host.exact_integers import with_exact_products
 from frustum.runtime.host.inputs import HostArray
@@ -235,7 +236,8 @@ class HostModel:
         """`_Unable` where it has no kernel for this, finally where it finds fault with the operands."""
         if not all(_is_plain(value) for value in given.values()):
             raise _Unable("it does not exchange such values")
-        session = session_of(self._one_node(node, {name: type_of(value) for name, value in given.items()}))
+        asked = with_pads(node, given) if self.is_judge else node
+        session = session_of(self._one_node(asked, {name: type_of(value) for name, value in given.items()}))
         if isinstance(session, str):
             raise _Unable(session)
         wanted = [name for name in node.output if name]

@@ -33,6 +33,11 @@ def is_offset(shift: Array, scale: Array) -> bool:
     return bool(np.abs(shift).max(initial=0.0) > KEPT * np.abs(scale).max(initial=0.0))
 
 
+def swamps(first: Array, second: Array) -> bool:
+    """Whether one of two terms rounds the other in their sum, unless that is 0."""
+    return any(is_offset(a, b) for a, b in ((first, second), (second, first)) if np.any(b))
+
+
 def reverts(first: Array, second: Array) -> bool:
     """Whether the second factor brings back what the first may have made infinite, or 0; or their product is
     such where neither is."""

@@ -26,7 +26,7 @@ from xdsl.rewriter import InsertPoint
 
 from frustum.dialects import graph as g
 from frustum.passes.analysis.module import node_name
-from frustum.passes.graph.patterns.digits import cancels, is_offset, reverts
+from frustum.passes.graph.patterns.digits import cancels, is_offset, reverts, swamps
 from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
 
 DERIVED = "~"  # marks the keys of constants that a pass has made
@@ -99,34 +99,40 @@ def scale_and_shift(op: g.BinaryOp, constants: Constants) -> tuple[SSAValue, Arr
 
 MOST_SHIFTS = 8
 """Layers that are looked through for constants that were added before."""
+MOST_NUMBERS = 64
+"""Of constants whose elements have been moved, so many are looked at."""
 MOVES = (g.ReshapeOp, g.TransposeOp, g.SliceOp)
 
 
 def shift_within(x: SSAValue, constants: Constants, left: int = MOST_SHIFTS) -> Array:
-    """What constants before have been added to a value, in a shape that broadcasts to its own; 0 where none is known."""
-    op = x.owner
-    if left and isinstance(op, g.BinaryOp) and op.act is None:
+    """What constants before have been added to a value, [candidates, ...], each in a shape that broadcasts to its own:
+    one, or, behind moves, the numbers that may stand anywhere."""
+    op, nothing = x.owner, np.zeros((1,) * (len(g.shape_of(x)) + 1))
+    if not left or not isinstance(op, Operation):
+        return nothing
+    if isinstance(op, g.BinaryOp) and op.act is None:
         found = scale_and_shift(op, constants)
-        if found is not None:
+        if found is not None and g.shape_of(found[0]) == g.shape_of(x):
             source, scale, shift = found
             before = shift_within(source, constants, left - 1)
             return before + shift if shift is not None else before * scale
-    if isinstance(op, Layer) and op.act is None:
+    if isinstance(op, Layer) and op.act is None and op.residual is None:
         bias = constants.array(op.bias)
         if bias is not None:
-            return bias.astype(np.float64).reshape(-1, 1, 1) if isinstance(op, g.ConvOp) else bias.astype(np.float64)
-    if left and isinstance(op, g.InterleaveOp):
+            channels = (-1, 1, 1) if isinstance(op, g.ConvOp) else (-1,)
+            return nothing + bias.astype(np.float64).reshape(channels)
+    if isinstance(op, g.InterleaveOp):
         return shift_within(op.parts[0], constants, left - 1)
-    if left and isinstance(op, MOVES):
-        before = shift_within(op.x, constants, left - 1)
-        return before if before.size == 1 else np.zeros(())
-    return np.zeros(())
+    if isinstance(op, MOVES):
+        numbers = np.unique(shift_within(op.x, constants, left - 1))
+        few = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), MOST_NUMBERS)).astype(int)]
+        return few.reshape(-1, *(1,) * len(g.shape_of(x)))
+    return nothing
 
 
 def takes_back(x: SSAValue, shift: Array, constants: Constants) -> bool:
     """Whether a constant that is added to a value takes back one that was added before."""
-    before = shift_within(x, constants)
-    return cancels(np.abs(before) + np.abs(shift), before + shift)
+    return any(cancels(np.abs(before) + np.abs(shift), before + shift) for before in shift_within(x, constants))
 
 
 def along_axis(constant: Array, rank: int, axis: int, extent: int) -> Array | None:
@@ -200,6 +206,8 @@ class FoldScaleAfter(RewritePattern):
             weight = self.constants.like(weight, scaled, rewriter, layer)
             new_bias = None if bias is None else bias.astype(np.float64) * values
         else:
+            if bias is not None and swamps(bias, values):
+                return
             new_bias = values if bias is None else bias.astype(np.float64) + values
         bias_value = None if new_bias is None else self.constants.bias(new_bias, rewriter, layer)
         act = op.act or layer.act
@@ -355,7 +363,7 @@ class MergeScales(RewritePattern):
             if not reverts(inner_scale, scale):
                 steps = [(g.Arithmetic.MUL, scale * inner_scale)]
         elif shift is not None and inner_shift is not None:
-            if not takes_back(outer[0], shift, self.constants):
+            if not takes_back(outer[0], shift, self.constants) and not swamps(inner_shift, shift):
                 steps = [(g.Arithmetic.ADD, shift + inner_shift)]
         elif scale is not None and inner_shift is not None:
             further = self._before(x)
