@@ -38,7 +38,7 @@ REFERENCE_DIFFERS: dict[str, tuple[int, str, Callable[[NodeProto], bool] | None]
     "LRN": (99, "it leaves channels out", None),
     "Softmax": (12, "it does not flatten", None),
 }
-"""Operators that the reference evaluator computes otherwise than ONNX says, up to which opset, how, and in which form."""
+"""Operators that the reference evaluator computes otherwise than ONNX says: up to which opset, how, in which form."""
 
 
 def differs(node: NodeProto) -> bool:
@@ -77,7 +77,8 @@ def with_pads(node: NodeProto, given: Mapping[str, Any]) -> NodeProto:
     if node.op_type not in POOLS or mode not in (b"SAME_UPPER", b"SAME_LOWER") or node.input[0] not in given:
         return node
     ones = [1] * len(kernel)
-    each = zip(given[node.input[0]].shape[2:], kernel, found.get("strides", ones), found.get("dilations", ones), strict=True)
+    plane, strides = given[node.input[0]].shape[2:], found.get("strides", ones)
+    each = zip(plane, kernel, strides, found.get("dilations", ones), strict=True)
     totals = [max(0, (-(-n // stride) - 1) * stride + (size - 1) * step + 1 - n) for n, size, stride, step in each]
     less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
     own = NodeProto()

@@ -2,9 +2,10 @@
 
 onnxruntime computes them, with graph optimisation off as in the oracle.  Where it has no kernel for an operator or a
 type, the evaluator of the package `onnx`, which defines what operators mean, takes its place; where onnxruntime is
-known to differ from what ONNX says (`DIFFERS` in `evaluators`), that comes first.  A piece that onnxruntime does not take as a whole
-runs node by node, each by the first of the two that can.  What onnxruntime has a kernel for and refuses when it runs
-(an index out of range, shapes that do not go together) is wrong: the other one, which is less strict, is not asked.
+known to differ from what ONNX says (`DIFFERS` in `evaluators`), that comes first.  A piece that onnxruntime does not
+take as a whole runs node by node, each by the first of the two that can.  What onnxruntime has a kernel for and refuses
+when it runs (an index out of range, shapes that do not go together) is wrong: the other one, which is less strict, is
+not asked.
 """
 
 from __future__ import annotations

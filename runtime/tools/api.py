@@ -226,7 +226,8 @@ def _compared(
 
     name, dtype = job.chain.model, job.chain.dtype
     layers: dict[str, Any] = {}
-    found, worst = together([agreement(model, *pair, dtype, job.chain.of_device) for pair in zip(inputs, outputs, strict=True)])
+    pairs = zip(inputs, outputs, strict=True)
+    found, worst = together([agreement(model, *pair, dtype, job.chain.of_device) for pair in pairs])
     if is_by_layers:
         from frustum.runtime.tools.check_layers import check_layers
 

@@ -357,20 +357,8 @@ class MergeScales(RewritePattern):
         inner = self._before(outer[0])
         if inner is None or not isinstance(before, g.BinaryOp):
             return
-        (_, scale, shift), (x, inner_scale, inner_shift) = outer, inner
-        steps: list[tuple[g.Arithmetic, Array]] = []
-        if scale is not None and inner_scale is not None:
-            if not reverts(inner_scale, scale):
-                steps = [(g.Arithmetic.MUL, scale * inner_scale)]
-        elif shift is not None and inner_shift is not None:
-            if not takes_back(outer[0], shift, self.constants) and not swamps(inner_shift, shift):
-                steps = [(g.Arithmetic.ADD, shift + inner_shift)]
-        elif scale is not None and inner_shift is not None:
-            further = self._before(x)
-            if further is not None and further[1] is not None and is_kept(further[1] * scale, op):
-                if is_offset(inner_shift, further[1]):
-                    return
-                steps = [(g.Arithmetic.MUL, scale), (g.Arithmetic.ADD, inner_shift * scale)]
+        x = inner[0]
+        steps = self._merged(op, outer, inner)
         if not steps or not self._fits(op, before, *steps[-1]):
             return
         for step in steps[:-1]:
@@ -379,6 +367,21 @@ class MergeScales(RewritePattern):
             x = scaled.result
         rewriter.replace(op, self._made(op, x, *steps[-1], op.act, rewriter))
         rewriter.erase(before)
+
+    def _merged(self, op: g.BinaryOp, outer: Step, inner: Step) -> list[tuple[g.Arithmetic, Array]]:
+        """What the two do in other steps, if that rounds as they do; else nothing."""
+        (made, scale, shift), (x, inner_scale, inner_shift) = outer, inner
+        if scale is not None and inner_scale is not None:
+            return [] if reverts(inner_scale, scale) else [(g.Arithmetic.MUL, scale * inner_scale)]
+        if shift is not None and inner_shift is not None:
+            is_lost = takes_back(made, shift, self.constants) or swamps(inner_shift, shift)
+            return [] if is_lost else [(g.Arithmetic.ADD, shift + inner_shift)]
+        further = self._before(x) if scale is not None and inner_shift is not None else None
+        if further is None or further[1] is None or scale is None or inner_shift is None:
+            return []
+        if not is_kept(further[1] * scale, op) or is_offset(inner_shift, further[1]):
+            return []
+        return [(g.Arithmetic.MUL, scale), (g.Arithmetic.ADD, inner_shift * scale)]
 
     def _fits(self, op: g.BinaryOp, before: g.BinaryOp, kind: g.Arithmetic, constant: Array) -> bool:
         """Whether a constant is no larger than the two that it stands for, and no single number."""

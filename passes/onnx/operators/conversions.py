@@ -12,7 +12,15 @@ import onnx
 from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, SSAValue
 
-from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
+from frustum.dialects.graph import (
+    DequantizeOp,
+    QuantizeOp,
+    ScaleAttr,
+    WeightOp,
+    is_integer,
+    shape_of,
+    tensor_of,
+)
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.folding import computed
 from frustum.passes.onnx.loading import BOOL, DEVICE_TYPES, FLOATS

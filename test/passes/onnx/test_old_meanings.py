@@ -23,7 +23,7 @@ def scales(*axes):
 NO_ROI = np.array([], np.float32)
 CASES = [
     *[("Hardmax", opset, [], {"axis": axis}) for opset in (7, 12) for axis in (0, 1, 2, 3)],
-    ("Hardmax", 9, [], {}), ("Hardmax", 11, [], {"axis": -2}), ("Hardmax", 13, [], {"axis": 1}), ("Hardmax", 13, [], {}),
+    ("Hardmax", 9, [], {}), ("Hardmax", 11, [], {"axis": -2}), ("Hardmax", 13, [], {"axis": 1}),
     ("Softmax", 7, [], {"axis": 2}), ("Softmax", 11, [], {}), ("LogSoftmax", 12, [], {"axis": 1}),
     *[("Resize", 10, [scales(*each)], {"mode": mode}) for mode in ("nearest", "linear")
       for each in ((2, 3), (0.6, 0.7), (0.5, 2), (1.5, 0.4), (0.34, 1), (1, 1.3))],

@@ -334,5 +334,6 @@ def test_factors_whose_product_is_one_stay_where_the_first_overflows(first, wher
 def test_a_batch_normalisation_whose_mean_is_the_bias_still_goes_in():
     net = Constant((1, 4, 5, 5))
     conv = net.add(ConvOp(net.x, net.weight(4, 4, 1, 1), net.number(0.5, 4)))
-    y = net.add(BinaryOp("add", conv, net.add(WeightOp(net.store.add("t", np.float32([[[-0.5]], [[-0.499]], [[0.3]], [[0.2]]])), tensor_type(f32, (4, 1, 1))))))  # fmt: skip
-    check(net.module(y), [ConvOp])
+    shift = net.number(0.3, 4, 1, 1)
+    net.store[shift.owner.key.data] = np.float32([-0.5, -0.499, 0.3, 0.2]).reshape(4, 1, 1)
+    check(net.module(net.add(BinaryOp("add", conv, shift))), [ConvOp])
