@@ -197,7 +197,9 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     free: list[ModulePass] = [RemoveRoundings(to=element)] if element in ("f16", "bf16") else []
     attention = FindAttention(), ExpandAttention(element, choices.carry)
-    simpler = (*free, *attention, FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation())
+    simpler = (
+        *free, *attention, FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
+    )  # fmt: skip
     return {
         "imported": (),
         "typed": (

@@ -189,7 +189,10 @@ def _model_array(array: Array, external: External) -> Array:
     dtype = np.dtype(host.dtype)
     if host.scale is not None:
         return integer.dequantize(array, host.scale, host.zero).astype(dtype, copy=False)
-    return integer.unsigned(array) if dtype.kind == "u" and array.dtype.kind == "i" else array.astype(dtype)
+    if dtype.kind == "u" and array.dtype.kind == "i":
+        return integer.unsigned(array)
+    with np.errstate(over="ignore"):  # infinity is what the model's type has
+        return array.astype(dtype)
 
 
 def check_inputs(expected: Sequence[External], inputs: Mapping[str, Array]) -> dict[str, Array]:

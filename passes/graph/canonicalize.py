@@ -62,7 +62,7 @@ class Canonicalize(ModulePass):
                 LayersOnSlices(constants),
                 PadBehindStack(),
                 SinkReshape(),
-                PoolBeforeConv(),
+                PoolBeforeConv(constants),
                 FusePad(),
                 FindSilu(),
                 FuseActivation(),

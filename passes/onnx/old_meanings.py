@@ -4,7 +4,9 @@
 | operator | until opset | meant |
 |---|---|---|
 | Hardmax | 12 | one 1 in each row of the matrix that the operand is, flattened at `axis` (1 if it is left out) |
-| Resize | 10 | samples at output / scale; nearest: the one before, or after where the scale is below 1, as onnxruntime has it |
+| Resize | 10 | samples at output / scale; nearest: the one before; the one after where the scale is below 1 |
+
+Of the last ONNX's text does not say it, onnxruntime has it so.
 """
 
 from __future__ import annotations

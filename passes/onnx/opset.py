@@ -22,6 +22,7 @@ from frustum.passes.onnx.old_meanings import keep_old_meanings
 
 OPSET = 13
 FREE_INITIALIZERS = 4  # the first IR version whose initializers need not be inputs
+CAST_LIKE = "CastLike"
 KEPT = "frustum.kept"
 """The domain of nodes that the converter must leave as they are."""
 FAILURES = (
@@ -64,7 +65,8 @@ def unify(model: LoadedModel) -> Unified:
     proto = model.proto
     if proto.graph.sparse_initializer:
         raise Unsupported([Problem(model.file, "sparse initializers are not supported")])
-    if not proto.functions and model.opset >= OPSET:
+    has_likes = any(node.op_type == CAST_LIKE for node in proto.graph.node)
+    if not proto.functions and not has_likes and model.opset >= OPSET:
         tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
         return Unified(proto.graph, model.opset, tensors)
     _check_attributes(model)
@@ -75,6 +77,8 @@ def unify(model: LoadedModel) -> Unified:
     kept = None
     if model.opset < OPSET:
         light, kept = _convert(light, model)
+    if any(node.op_type == CAST_LIKE for node in light.graph.node):
+        light = _with_casts(light)
     tensors = heavy | {tensor.name: tensor for tensor in light.graph.initializer}
     return Unified(light.graph, max(model.opset, OPSET), tensors, kept)
 
@@ -255,6 +259,19 @@ def _convert_others(light: onnx.ModelProto, kept: Kept) -> onnx.ModelProto:
         if node.domain == KEPT:
             node.domain = ""
     return converted
+
+
+def _with_casts(light: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a Cast for every CastLike whose example has a known type: the network keeps one type alone."""
+    types, result = _known_types(light), onnx.ModelProto()
+    result.CopyFrom(light)
+    for node in result.graph.node:
+        like = types.get(node.input[1]) if node.op_type == CAST_LIKE and len(node.input) > 1 else None
+        if like is not None and like.tensor_type.elem_type:
+            node.op_type = "Cast"
+            node.attribute.append(onnx.helper.make_attribute("to", like.tensor_type.elem_type))
+            del node.input[1:]
+    return result
 
 
 def _reason(error: BaseException) -> str:

@@ -54,9 +54,8 @@ def agreement(
     expected = with_our_unused_rows(model, inputs, outputs, expected)
     found = compare(outputs, expected, dtype, resolutions(model))
     each = {name: {"max_abs_error": abs_, "max_rel_error": rel} for name, (abs_, rel) in found.outputs.items()}
-    check = Check(
-        found.max_abs_error, found.max_rel_error, judged.by, each, found.nan_in_both, found.numbers, judged.why, left_out
-    )
+    errors = found.max_abs_error, found.max_rel_error
+    check = Check(*errors, judged.by, each, found.nan_in_both, found.numbers, judged.why, left_out)
     return check, found
 
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import onnx
 from onnx import GraphProto, NodeProto
@@ -37,7 +38,7 @@ REFERENCE_DIFFERS: dict[str, tuple[int, str, Callable[[NodeProto], bool] | None]
     "LRN": (99, "it leaves channels out", None),
     "Softmax": (12, "it does not flatten", None),
 }
-"""Operators that the reference evaluator computes otherwise than ONNX says, up to which opset, how, and in which form."""
+"""Operators that the reference evaluator computes otherwise than ONNX says: up to which opset, how, in which form."""
 
 
 def differs(node: NodeProto) -> bool:
@@ -63,6 +64,31 @@ def why_reference_differs(node: NodeProto, opset: int) -> str:
         if each.domain in DEFAULT_DOMAINS and opset <= last and (form is None or form(each)):
             return how
     return ""
+
+
+POOLS = ("AveragePool", "LpPool", "MaxPool")
+
+
+def with_pads(node: NodeProto, given: Mapping[str, Any]) -> NodeProto:
+    """A pooling whose padding is SAME with its pads: onnxruntime takes none that are below 0, where strides pass over
+    elements, and ONNX infers shapes with 0 for these."""
+    found = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    mode, kernel = found.get("auto_pad", b""), found.get("kernel_shape", [])
+    if node.op_type not in POOLS or mode not in (b"SAME_UPPER", b"SAME_LOWER") or node.input[0] not in given:
+        return node
+    ones = [1] * len(kernel)
+    plane, strides = given[node.input[0]].shape[2:], found.get("strides", ones)
+    each = zip(plane, kernel, strides, found.get("dilations", ones), strict=True)
+    totals = [max(0, (-(-n // stride) - 1) * stride + (size - 1) * step + 1 - n) for n, size, stride, step in each]
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    own = NodeProto()
+    own.CopyFrom(node)
+    kept = [attribute for attribute in node.attribute if attribute.name not in ("auto_pad", "pads")]
+    del own.attribute[:]
+    own.attribute.extend(kept)
+    pads = [*less, *more] if mode == b"SAME_UPPER" else [*more, *less]
+    own.attribute.append(onnx.helper.make_attribute("pads", pads))
+    return own
 
 
 def with_inner(node: NodeProto) -> Iterator[NodeProto]:

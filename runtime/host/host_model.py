@@ -2,9 +2,10 @@
 
 onnxruntime computes them, with graph optimisation off as in the oracle.  Where it has no kernel for an operator or a
 type, the evaluator of the package `onnx`, which defines what operators mean, takes its place; where onnxruntime is
-known to differ from what ONNX says (`DIFFERS` in `evaluators`), that comes first.  A piece that onnxruntime does not take as a whole
-runs node by node, each by the first of the two that can.  What onnxruntime has a kernel for and refuses when it runs
-(an index out of range, shapes that do not go together) is wrong: the other one, which is less strict, is not asked.
+known to differ from what ONNX says (`DIFFERS` in `evaluators`), that comes first.  A piece that onnxruntime does not
+take as a whole runs node by node, each by the first of the two that can.  What onnxruntime has a kernel for and refuses
+when it runs (an index out of range, shapes that do not go together) is wrong: the other one, which is less strict, is
+not asked.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from frustum.runtime.host.evaluators import (
     graphs_of,
     why_it_differs,
     why_reference_differs,
+    with_pads,
 )
 from frustum.runtime.host.exact_integers import with_exact_products
 from frustum.runtime.host.inputs import HostArray
@@ -235,7 +237,8 @@ class HostModel:
         """`_Unable` where it has no kernel for this, finally where it finds fault with the operands."""
         if not all(_is_plain(value) for value in given.values()):
             raise _Unable("it does not exchange such values")
-        session = session_of(self._one_node(node, {name: type_of(value) for name, value in given.items()}))
+        asked = with_pads(node, given) if self.is_judge else node
+        session = session_of(self._one_node(asked, {name: type_of(value) for name, value in given.items()}))
         if isinstance(session, str):
             raise _Unable(session)
         wanted = [name for name in node.output if name]

@@ -181,8 +181,9 @@ class Judge:
     def _source(self) -> str | bytes:
         """A path where there is one and the file is run as it is, else the model's bytes, else a copy's path."""
         proto = self.light
-        is_changed = has_narrow_floats(proto) or signed_products(proto)
-        if not isinstance(self.model, ModelProto) and not is_changed and host_model.known_to_onnxruntime(proto) is proto:
+        is_changed = has_narrow_floats(proto) or bool(signed_products(proto))
+        is_changed = is_changed or host_model.known_to_onnxruntime(proto) is not proto
+        if not isinstance(self.model, ModelProto) and not is_changed:
             return str(self.model)
         proto = with_exact_products(host_model.known_to_onnxruntime(self.whole))
         if proto.ByteSize() < host_model.PROTO_LIMIT_BYTES:

@@ -78,7 +78,8 @@ def judged_outputs(
         by, why = judge.name, judge.why
     if batch == 1:
         return Judged(parts[0], by, why)
-    return Judged({name: _joined([part[name] for part in parts], (found or {}).get(name)) for name in parts[0]}, by, why)
+    joined = {name: _joined([part[name] for part in parts], (found or {}).get(name)) for name in parts[0]}
+    return Judged(joined, by, why)
 
 
 def oracle_outputs(

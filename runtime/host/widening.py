@@ -48,7 +48,8 @@ def rounded_to(model: ModelProto) -> set[str]:
     """The 16-bit types that Casts of the model round to, as the device calls them."""
     nodes = [node for graph in graphs_of(model.graph) for node in graph.node]
     nodes += [node for each in model.functions for node in each.node]
-    return {NARROW[a.i] for node in nodes if node.op_type == "Cast" for a in _type_attributes(node) if a.i in NARROW}
+    likes = _likes(model)
+    return {NARROW[target] for node in nodes if (target := _cast_to(node, likes)) in NARROW}
 
 
 def widened(model: ModelProto) -> ModelProto:

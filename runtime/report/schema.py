@@ -292,7 +292,7 @@ class CheckedOutputFigures(TypedDict):
 class CheckFigures(TypedDict):
     """How far outputs are from the reference's."""
 
-    max_abs_error: Annotated[float | None, Key("", "the greatest difference of all outputs; null: nothing was compared")]
+    max_abs_error: Annotated[float | None, Key("", "the greatest difference of all outputs; null: none compared")]
     max_rel_error: Annotated[float | None, Key("", "the greatest of all outputs, each by its largest magnitude")]
     reference: Annotated[str, Key("", "what was compared with")]
     outputs: Annotated[dict[str, CheckedOutputFigures], Key("", "each output", "OUTPUT")]

@@ -194,8 +194,6 @@ def choice_of(
     is_first = parts[0].form is Form.CHANNELS
     end, is_merged, left = end_of(found, batch, heads, is_channels_first=is_first)
     hides = hides_rows(known, grid.extents, store)
-    if hides and is_merged and any(own[1] > 1 for _, own in known):  # rows of each head by themselves
-        end, is_merged, left = found.weighted.result, False, 0
     moves = sum(part.source.moves for part in parts) + left
     return Choice(batch, heads, parts, known, end, is_merged, hides, moves)
 
@@ -310,10 +308,13 @@ class _Writer:
         """The result, with no numbers in rows whose keys are all hidden."""
         highest = self.add(g.ReduceOp("max", mask, (3,), True))
         none = self.add(g.BinaryOp("sub", highest, highest))
-        if self.choice.is_merged:
-            batch, _, rows, _ = g.shape_of(none)
-            none = self.shaped(none, (batch, 1, rows) if is_first else (batch, rows, 1))
-        return self.add(g.BinaryOp("add", result, none))
+        if not self.choice.is_merged:
+            return self.add(g.BinaryOp("add", result, none))
+        whole = g.shape_of(result)
+        batch, heads, size = whole[0], self.choice.heads, self.found.sizes[1]
+        none = self.add(g.TransposeOp(none, (0, 1, 3, 2) if is_first else (0, 2, 1, 3)))
+        apart = (batch, heads, size, whole[2]) if is_first else (batch, whole[1], heads, size)
+        return self.shaped(self.add(g.BinaryOp("add", self.shaped(result, apart), none)), whole)
 
     def add(self, made: Operation) -> SSAValue:
         made.location = self.found.softmax.location

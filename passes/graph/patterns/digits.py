@@ -33,13 +33,18 @@ def is_offset(shift: Array, scale: Array) -> bool:
     return bool(np.abs(shift).max(initial=0.0) > KEPT * np.abs(scale).max(initial=0.0))
 
 
+def swamps(first: Array, second: Array) -> bool:
+    """Whether one of two terms rounds the other in their sum, unless that is 0."""
+    return any(is_offset(a, b) for a, b in ((first, second), (second, first)) if np.any(b))
+
+
 def reverts(first: Array, second: Array) -> bool:
-    """Whether the second factor brings back what the first may have made infinite, or 0; or their product is
-    such where neither is."""
+    """Whether the second factor brings back what the first may have made infinite, or 0; or their product may make such
+    where neither does."""
     first, second = np.broadcast_arrays(np.abs(first), np.abs(second))
     with np.errstate(all="ignore"):
         product = (first * second).astype(np.float32)
-    overflows = ~np.isfinite(product) | ((first > HUGE) & (second < 1))
+    overflows = ~(product <= HUGE) | ((first > HUGE) & (second < 1))
     underflows = (first > 0) & (first < TINY) & (second > 1)
     vanishes = bool(np.any((product == 0) & (first > 0) & (second > 0))) and float(product.max(initial=0.0)) < TINY
     return bool(np.any(overflows | underflows)) or vanishes

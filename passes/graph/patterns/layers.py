@@ -10,11 +10,15 @@ Both are linear, and each window's mean has as many terms everywhere where nothi
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 from xdsl.ir import Operation
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from frustum.dialects import graph as g
+from frustum.passes.graph.patterns.digits import is_offset
+from frustum.passes.graph.patterns.scales import Constants
 
 Layer = g.ConvOp | g.MatmulOp | g.PoolOp | g.BinaryOp
 CHANNELS = 1  # the axis of channels
@@ -95,14 +99,20 @@ def _own_value(op: g.ConvOp | g.PoolOp) -> float | None:
     return float(g.bounds(g.tensor_of(op.x).element_type)[0]) if g.is_integer(op.x) else float("-inf")
 
 
+@dataclass(frozen=True)
 class PoolBeforeConv(RewritePattern):
-    """Where the pooled input is no larger than the convolution's result was."""
+    """Where the pooled input is no larger than the convolution's result was, and its bias rounds nothing."""
+
+    constants: Constants
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         if not isinstance(op, g.PoolOp) or not is_plain_mean(op) or not op.x.has_one_use():
             return
         conv = op.x.owner
         if not isinstance(conv, g.ConvOp) or not is_pointwise(conv):
+            return
+        bias, weights = self.constants.array(conv.bias), self.constants.array(conv.w)
+        if bias is not None and weights is not None and is_offset(bias, np.abs(weights).sum(axis=(1, 2, 3))):
             return
         channels, made = g.shape_of(conv.x)[1], g.shape_of(conv.result)
         if channels * math.prod(g.shape_of(op.result)[2:]) > made[1] * math.prod(made[2:]):

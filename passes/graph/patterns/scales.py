@@ -27,7 +27,7 @@ from xdsl.rewriter import InsertPoint
 from frustum.dialects import graph as g
 from frustum.passes.analysis.module import node_name
 from frustum.passes.dequantised import is_packed, mark_expanded
-from frustum.passes.graph.patterns.digits import cancels, is_offset, reverts
+from frustum.passes.graph.patterns.digits import cancels, is_offset, reverts, swamps
 from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
 
 DERIVED = "~"  # marks the keys of constants that a pass has made
@@ -102,34 +102,40 @@ def scale_and_shift(op: g.BinaryOp, constants: Constants) -> tuple[SSAValue, Arr
 
 MOST_SHIFTS = 8
 """Layers that are looked through for constants that were added before."""
+MOST_NUMBERS = 64
+"""Of constants whose elements have been moved, so many are looked at."""
 MOVES = (g.ReshapeOp, g.TransposeOp, g.SliceOp)
 
 
 def shift_within(x: SSAValue, constants: Constants, left: int = MOST_SHIFTS) -> Array:
-    """What constants before have been added to a value, in a shape that broadcasts to its own; 0 where none is known."""
-    op = x.owner
-    if left and isinstance(op, g.BinaryOp) and op.act is None:
+    """What constants before have been added to a value, [candidates, ...], each in a shape that broadcasts to its own:
+    one, or, behind moves, the numbers that may stand anywhere."""
+    op, nothing = x.owner, np.zeros((1,) * (len(g.shape_of(x)) + 1))
+    if not left or not isinstance(op, Operation):
+        return nothing
+    if isinstance(op, g.BinaryOp) and op.act is None:
         found = scale_and_shift(op, constants)
-        if found is not None:
+        if found is not None and g.shape_of(found[0]) == g.shape_of(x):
             source, scale, shift = found
             before = shift_within(source, constants, left - 1)
             return before + shift if shift is not None else before * scale
-    if isinstance(op, Layer) and op.act is None:
+    if isinstance(op, Layer) and op.act is None and op.residual is None:
         bias = constants.array(op.bias)
         if bias is not None:
-            return bias.astype(np.float64).reshape(-1, 1, 1) if isinstance(op, g.ConvOp) else bias.astype(np.float64)
-    if left and isinstance(op, g.InterleaveOp):
+            channels = (-1, 1, 1) if isinstance(op, g.ConvOp) else (-1,)
+            return nothing + bias.astype(np.float64).reshape(channels)
+    if isinstance(op, g.InterleaveOp):
         return shift_within(op.parts[0], constants, left - 1)
-    if left and isinstance(op, MOVES):
-        before = shift_within(op.x, constants, left - 1)
-        return before if before.size == 1 else np.zeros(())
-    return np.zeros(())
+    if isinstance(op, MOVES):
+        numbers = np.unique(shift_within(op.x, constants, left - 1))
+        few = numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), MOST_NUMBERS)).astype(int)]
+        return few.reshape(-1, *(1,) * len(g.shape_of(x)))
+    return nothing
 
 
 def takes_back(x: SSAValue, shift: Array, constants: Constants) -> bool:
     """Whether a constant that is added to a value takes back one that was added before."""
-    before = shift_within(x, constants)
-    return cancels(np.abs(before) + np.abs(shift), before + shift)
+    return any(cancels(np.abs(before) + np.abs(shift), before + shift) for before in shift_within(x, constants))
 
 
 def stays_integers(weight: SSAValue) -> bool:
@@ -210,6 +216,8 @@ class FoldScaleAfter(RewritePattern):
             weight = self.constants.like(weight, scaled, rewriter, layer)
             new_bias = None if bias is None else bias.astype(np.float64) * values
         else:
+            if bias is not None and swamps(bias, values):
+                return
             new_bias = values if bias is None else bias.astype(np.float64) + values
         bias_value = None if new_bias is None else self.constants.bias(new_bias, rewriter, layer)
         act = op.act or layer.act
@@ -359,20 +367,8 @@ class MergeScales(RewritePattern):
         inner = self._before(outer[0])
         if inner is None or not isinstance(before, g.BinaryOp):
             return
-        (_, scale, shift), (x, inner_scale, inner_shift) = outer, inner
-        steps: list[tuple[g.Arithmetic, Array]] = []
-        if scale is not None and inner_scale is not None:
-            if not reverts(inner_scale, scale):
-                steps = [(g.Arithmetic.MUL, scale * inner_scale)]
-        elif shift is not None and inner_shift is not None:
-            if not takes_back(outer[0], shift, self.constants):
-                steps = [(g.Arithmetic.ADD, shift + inner_shift)]
-        elif scale is not None and inner_shift is not None:
-            further = self._before(x)
-            if further is not None and further[1] is not None and is_kept(further[1] * scale, op):
-                if is_offset(inner_shift, further[1]):
-                    return
-                steps = [(g.Arithmetic.MUL, scale), (g.Arithmetic.ADD, inner_shift * scale)]
+        x = inner[0]
+        steps = self._merged(op, outer, inner)
         if not steps or not self._fits(op, before, *steps[-1]):
             return
         for step in steps[:-1]:
@@ -381,6 +377,21 @@ class MergeScales(RewritePattern):
             x = scaled.result
         rewriter.replace(op, self._made(op, x, *steps[-1], op.act, rewriter))
         rewriter.erase(before)
+
+    def _merged(self, op: g.BinaryOp, outer: Step, inner: Step) -> list[tuple[g.Arithmetic, Array]]:
+        """What the two do in other steps, if that rounds as they do; else nothing."""
+        (made, scale, shift), (x, inner_scale, inner_shift) = outer, inner
+        if scale is not None and inner_scale is not None:
+            return [] if reverts(inner_scale, scale) else [(g.Arithmetic.MUL, scale * inner_scale)]
+        if shift is not None and inner_shift is not None:
+            is_lost = takes_back(made, shift, self.constants) or swamps(inner_shift, shift)
+            return [] if is_lost else [(g.Arithmetic.ADD, shift + inner_shift)]
+        further = self._before(x) if scale is not None and inner_shift is not None else None
+        if further is None or further[1] is None or scale is None or inner_shift is None:
+            return []
+        if not is_kept(further[1] * scale, op) or is_offset(inner_shift, further[1]):
+            return []
+        return [(g.Arithmetic.MUL, scale), (g.Arithmetic.ADD, inner_shift * scale)]
 
     def _fits(self, op: g.BinaryOp, before: g.BinaryOp, kind: g.Arithmetic, constant: Array) -> bool:
         """Whether a constant is no larger than the two that it stands for, and no single number."""

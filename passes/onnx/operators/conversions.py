@@ -14,7 +14,15 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, SSAValue
 
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, WeightOp, is_integer, shape_of, tensor_of
+from frustum.dialects.graph import (
+    DequantizeOp,
+    QuantizeOp,
+    ScaleAttr,
+    WeightOp,
+    is_integer,
+    shape_of,
+    tensor_of,
+)
 from frustum.passes.dequantised import Dequantised
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.folding import computed

@@ -17,6 +17,7 @@ from frustum.dialects.graph import (
     MatmulOp,
     NetworkOp,
     OutputOp,
+    TransposeOp,
     WeightOp,
     shape_of,
     tensor_of,
@@ -247,3 +248,92 @@ def test_the_numbers_stay(steps, seed):
 def test_single_numbers_stay_apart():
     """A model's integers are divided with rounding: 5 x / 3 is not (5 / 3) x."""
     assert kinds(chain([("mul", (), False, None), ("div", (), False, None)])) == ["mul", "div"]
+
+
+MAGIC = 12582912.0
+"""1.5 * 2 ** 23: what is added to it is rounded to a whole number."""
+
+
+class Constant(Net):
+    """A network with constants of given numbers."""
+
+    def number(self, value, *shape):
+        key = self.store.add("c", np.full(shape, value, np.float32))
+        return self.add(WeightOp(key, tensor_type(self.element, shape)))
+
+    def plus(self, x, value, *shape, kind="add"):
+        return self.add(BinaryOp(kind, x, self.number(value, *shape)))
+
+
+def kept(module, tolerance=0.0):
+    """What it computes before and after is the same, to the bit but for the tolerance."""
+    (network,) = module.body.block.ops
+    shape = shape_of(network.body.block.args[0])
+    inputs = {"x": 20 * np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
+    with np.errstate(all="ignore"):
+        before = ReferenceExecutor(store_of(module)).run_graph(module, inputs)["y"]
+        Canonicalize().apply(Context(), module)
+        after = ReferenceExecutor(store_of(module)).run_graph(module, inputs)["y"]
+    np.testing.assert_allclose(after, before, rtol=tolerance, atol=tolerance)
+    return before
+
+
+@pytest.mark.parametrize("shape", [(), (6, 1, 1), (1, 6, 1, 1)])
+@pytest.mark.parametrize("biased", [False, True])
+def test_rounding_behind_a_convolution_stays(shape, biased):
+    net = Constant((1, 4, 5, 5))
+    conv = net.add(ConvOp(net.x, net.weight(6, 4, 1, 1), net.weight(6) if biased else None))
+    y = net.plus(net.plus(conv, MAGIC, *shape), MAGIC, *shape, kind="sub")
+    found = kept(net.module(y))
+    np.testing.assert_array_equal(found, np.rint(found))
+
+
+def test_rounding_behind_a_product_whose_bias_it_is_stays():
+    net = Constant((3, 5))
+    product = net.add(MatmulOp(net.x, net.weight(5, 7), net.number(MAGIC, 7)))
+    found = kept(net.module(net.plus(product, MAGIC, 7, kind="sub")))
+    np.testing.assert_array_equal(found, np.rint(found))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rounding_before_a_layer_stays(turned):
+    """The constant that is taken out again is not multiplied by the weights, behind a move neither."""
+    net = Constant((2, 5, 4) if turned else (2, 4, 5))
+    x = net.plus(net.x, MAGIC, *((4,) if turned else (5,)))
+    x = net.add(TransposeOp(x, (0, 2, 1))) if turned else x
+    kept(net.module(net.add(MatmulOp(net.plus(x, MAGIC, 5, kind="sub"), net.weight(5, 3)))), 1e-5)
+
+
+def test_rounding_without_a_layer_stays():
+    net = Constant((1, 4, 5, 5))
+    found = kept(net.module(net.plus(net.plus(net.x, MAGIC, 4, 1, 1), MAGIC, 4, 1, 1, kind="sub")))
+    np.testing.assert_array_equal(found, np.rint(found))
+
+
+def test_rounding_of_a_transposed_convolutions_parts_stays():
+    net = Constant((1, 4, 3, 3))
+    woven = net.add(InterleaveOp([net.add(ConvOp(net.x, net.weight(2, 4, 1, 1))) for _ in range(4)], (2, 2)))
+    found = kept(net.module(net.plus(net.plus(woven, MAGIC, 2, 1, 1), MAGIC, 2, 1, 1, kind="sub")))
+    np.testing.assert_array_equal(found, np.rint(found))
+
+
+@pytest.mark.parametrize("first", [1e38, 1e-38])
+@pytest.mark.parametrize("where", ["alone", "after", "before"])
+def test_factors_whose_product_is_one_stay_where_the_first_overflows(first, where):
+    net = Constant((1, 4, 3, 3))
+    x = net.add(ConvOp(net.x, net.weight(4, 4, 1, 1))) if where == "after" else net.x
+    x = net.plus(x, first, 4, 1, 1, kind="mul")
+    if where == "before":
+        y = net.add(ConvOp(x, net.number(1 / first, 4, 4, 1, 1)))
+    else:
+        y = net.plus(x, 1 / first, 4, 1, 1, kind="mul")
+    found = kept(net.module(y), 1e-5)
+    assert first < 1 or np.isinf(found).any() or np.isnan(found).any()
+
+
+def test_a_batch_normalisation_whose_mean_is_the_bias_still_goes_in():
+    net = Constant((1, 4, 5, 5))
+    conv = net.add(ConvOp(net.x, net.weight(4, 4, 1, 1), net.number(0.5, 4)))
+    shift = net.number(0.3, 4, 1, 1)
+    net.store[shift.owner.key.data] = np.float32([-0.5, -0.499, 0.3, 0.2]).reshape(4, 1, 1)
+    check(net.module(net.add(BinaryOp("add", conv, shift))), [ConvOp])
