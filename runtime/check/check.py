@@ -7,6 +7,7 @@ race unless signals and waits, or a barrier, make certain that one is complete b
 Buffers that the host knows have a rule more, whoever planned the program: a plan may recompute in SRAM, but stores each
 element once.  So no byte of an output or an intermediate map is written twice, and none of an input, of weights or of
 code at all.  The host reads each output after the run, for the user or the next piece: each of its bytes is written.
+A buffer of several copies is new in each pass of the loop that it is in: what an earlier pass left there is not read.
 
 What is remembered of every byte in checked mode (who wrote it last, and when each engine read it last), and which
 bytes an execution of an instruction reads and writes.
@@ -50,7 +51,7 @@ def check(expanded: Expanded, capacities: Sequence[int], progress: Progress | No
         if progress is not None and number % max(1, total // REPORTS) == 0:
             progress("check", number / total)
     for output in expanded.program.externals_of("output"):
-        if (gap := shadow.gap_of(output)) is not None:
+        if 0 not in output.shape and (gap := shadow.gap_of(output)) is not None:
             raise AccessError(_unwritten(expanded, output, gap))
 
 

@@ -256,9 +256,9 @@ def test_what_a_partial_tile_leaves_of_the_tile_before_is_stale():
     with pytest.raises(AccessError) as error:
         run_check(passes(p.Ring(2, 64, 1), read=16))
     assert str(error.value) == (
-        "unary 1 (layer 'first') at loops [3] on cluster 0, core 0: reads address 96 of nram of cluster 0, core 0, which"
-        " copy 0 (layer 'first') by iodma at loops [1] on cluster 0, core 0 wrote, in another pass of the loop in which"
-        " the buffer is new"
+        "unary 1 (layer 'first') at loops [3] on cluster 0, core 0: reads address 96 of nram of cluster 0, core 0,"
+        " which copy 0 (layer 'first') by iodma at loops [1] on cluster 0, core 0 wrote, in another pass of the loop in"
+        " which the buffer is new"
     )
 
 
