@@ -41,9 +41,10 @@ class AssignOrder(ModulePass):
     """Give every unit the sweeps over its tiles that an order says.
 
     Before: `ftile.unit`.  After: those with more than one tile along d2 and d3 have `sweeps`; where the tiles were
-    dealt to the clusters along these, and no map stays in SRAM between units, the order says who makes which, otherwise
-    each cluster goes through its own tiles in the order.  `bands` is how many tiles deep a band is, `direction` where
-    it goes.  Units whose rows roll have an order of their own: strip by strip, each from top to bottom.
+    dealt to the clusters along these, no map stays in SRAM between units, and clusters send each other nothing, the
+    order says who makes which, otherwise each cluster goes through its own tiles in the order.  `bands` is how many
+    tiles deep a band is, `direction` where it goes.  Units whose rows roll have an order of their own: strip by strip,
+    each from top to bottom.
     Raises `PassFailedException` for an unknown order, and for one that a rolling unit does not have.
     Source: docs/techniques/frustum.md, "Orders".
     """

@@ -7,6 +7,7 @@ race unless signals and waits, or a barrier, make certain that one is complete b
 Buffers that the host knows have a rule more, whoever planned the program: a plan may recompute in SRAM, but stores each
 element once.  So no byte of an output or an intermediate map is written twice, and none of an input, of weights or of
 code at all.  The host reads each output after the run, for the user or the next piece: each of its bytes is written.
+A buffer of several copies is new in each pass of the loop that it is in: what an earlier pass left there is not read.
 
 What is remembered of every byte in checked mode (who wrote it last, and when each engine read it last), and which
 bytes an execution of an instruction reads and writes.
@@ -17,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.extents import replaced
-from frustum.dialects.isa.program import ELEMENT_BYTES, External, Program, Wrap
+from frustum.dialects.isa.program import ELEMENT_BYTES, External, Program, Ring, Wrap
 from frustum.runtime.check.clocks import Clock, OrderError, clocks
 from frustum.runtime.device.expand import DRAM, Expanded, Rows
 from frustum.runtime.device.form import Ints
@@ -49,7 +51,7 @@ def check(expanded: Expanded, capacities: Sequence[int], progress: Progress | No
         if progress is not None and number % max(1, total // REPORTS) == 0:
             progress("check", number / total)
     for output in expanded.program.externals_of("output"):
-        if (gap := shadow.gap_of(output)) is not None:
+        if 0 not in output.shape and (gap := shadow.gap_of(output)) is not None:
             raise AccessError(_unwritten(expanded, output, gap))
 
 
@@ -78,7 +80,9 @@ def _fault(
     memory = memory_name(expanded, access.kind, conflict.place)
     here = f"{execution_name(expanded, *execution)}: {_does(access)} address {conflict.address} of {memory}"
     other = "no instruction" if conflict.other is None else execution_name(expanded, *conflict.other)
-    if conflict.is_again:
+    if conflict.kind == "stale":
+        return AccessError(f"{here}, which {other} wrote, in another pass of the loop in which the buffer is new")
+    if conflict.kind == "again":
         external = external_at(expanded.program, conflict.address)
         assert external is not None
         other = "the host" if conflict.other is None else other
@@ -125,6 +129,10 @@ UNWRITTEN, WRITTEN_BEFORE = 0, 1
 """Stamps of bytes that nobody, and that the host wrote; executions have the stamps from 2 on."""
 
 
+BufferCopy: TypeAlias = tuple[Ring, tuple[int, ...]]
+"""Which of the copies of a multiple buffer an execution uses: that of these passes of the loops around it."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryAccess:
     """Elements of `size` bytes at `address` of memory `place` of kind `kind`, and of the `copies - 1` after it."""
@@ -138,6 +146,7 @@ class MemoryAccess:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     size: int
+    copy: BufferCopy | None = None
 
     @property
     def lowest(self) -> int:
@@ -159,8 +168,9 @@ class Conflict:
     place: int
     other: tuple[Rows, int, int] | None
     other_writes: bool
-    is_again: bool = False
-    """A byte that is written once was written already; by the host, where `other` is None."""
+    kind: Literal["order", "again", "stale"] = "order"
+    """Nothing orders the two; a byte that is written once was written already (by the host, where `other` is None); it
+    was written as part of another copy of the buffer, in an earlier pass."""
 
 
 @dataclass(frozen=True)
@@ -213,6 +223,8 @@ class Shadow:
         self._sizes = [size // self.grain + 1 for size in capacities]  # grains of one memory
         self._writer: dict[tuple[int, int], Ints] = {}  # kind, place: stamp of each grain
         self._readers: dict[tuple[int, int], dict[int, Ints]] = {}  # ... engine: number of each grain
+        self._copies: dict[tuple[int, int], Ints] = {}  # ... number of the copy as part of which each grain was written
+        self._numbers: dict[BufferCopy, int] = {}
         self._once: Ints = np.zeros(self._sizes[DRAM], np.int32)  # of each grain of DRAM, whether it is written once
         for each in expanded.program.externals:
             self._once[self._grains(each)] = True
@@ -226,6 +238,11 @@ class Shadow:
         if bad.any():
             where = np.unravel_index(int(bad.argmax()), bad.shape)
             return self._conflict(access, access.place, where, int(writers[where]), True)
+        if access.copy is not None:
+            stale = self._copies_of(access, access.place) != self._number(access.copy)
+            if stale.any():
+                where = np.unravel_index(int(stale.argmax()), stale.shape)
+                return replace(self._conflict(access, access.place, where, int(writers[where]), True), kind="stale")
         readers = self._readers.setdefault((access.kind, access.place), {})
         engine = int(self.stamps.engine[stamp])
         if engine not in readers:
@@ -252,8 +269,9 @@ class Shadow:
                 again = (writers != UNWRITTEN) & (self._view(self._once, access) != 0)
                 if again.any():
                     where = np.unravel_index(int(again.argmax()), again.shape)
-                    return replace(self._conflict(access, place, where, int(writers[where]), True), is_again=True)
+                    return replace(self._conflict(access, place, where, int(writers[where]), True), kind="again")
             writers[...] = stamp
+            self._copies_of(access, place)[...] = 0 if access.copy is None else self._number(access.copy)
         return None
 
     def gap_of(self, external: External) -> Gap | None:
@@ -271,6 +289,16 @@ class Shadow:
         if (kind, place) not in self._writer:
             self._writer[kind, place] = np.zeros(self._sizes[kind], np.int32)
         return self._writer[kind, place]
+
+    def _number(self, copy: BufferCopy) -> int:
+        return self._numbers.setdefault(copy, len(self._numbers) + 1)
+
+    def _copies_of(self, access: MemoryAccess, place: int) -> Ints:
+        """As part of which copy the grains of an access were written; 0: of no multiple buffer."""
+        key = access.kind, place
+        if key not in self._copies:
+            self._copies[key] = np.zeros(self._sizes[access.kind], np.int32)
+        return self._view(self._copies[key], access)
 
     def _view(self, plane: Ints, access: MemoryAccess) -> Ints:
         """The grains of an access."""
@@ -322,12 +350,14 @@ def accesses(expanded: Expanded, rows: Rows, row: int, unit: int) -> Iterator[Me
             counts = [axis.count(extent, read) for axis in operand.axes]
             if 0 in counts or not (operand.writes if is_write else operand.reads).holds(*flags):
                 continue
+            ring = operand.view.ring
+            copy = None if ring is None else (ring, tuple(rows.index[row, : ring.level].tolist()))
             # an axis of stride 0 is touched once
             shape = tuple(n if stride else 1 for n, stride in zip(counts, operand.strides, strict=True))
             access = MemoryAccess(
                 slot, is_write, int(expanded.memory[static, slot]), int(rows.place[slot, row, unit]),
                 int(expanded.copies[static, slot]), int(rows.address[slot, row, unit]), shape, operand.strides,
-                operand.element_bytes,
+                operand.element_bytes, copy,
             )  # fmt: skip
             around = operand.view.wrap
             if around is not None and rows.split[slot, around.dim, row, unit] and operand.strides[around.dim]:

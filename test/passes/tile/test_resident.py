@@ -13,7 +13,15 @@ from frustum.dialects.extents import ceil_div, replaced
 from frustum.dialects.isa.program import Affine
 from frustum.passes.analysis.regions import Region
 from frustum.passes.analysis.unit_layers import Unprojectable
-from frustum.passes.tile.resident import Interval, Resident, asked_of, in_map, over_all_passes, settled, together
+from frustum.passes.tile.resident import (
+    Interval,
+    Resident,
+    asked_of,
+    in_map,
+    over_all_passes,
+    settled,
+    together,
+)
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,8 @@ def stays(draw):
     for d, (size, count) in enumerate(zip(dims, counts, strict=True)):
         owners = clusters if d == dealt else 1
         extent = ceil_div(size, owners * count)
-        starts.append(Affine.index(d, extent * owners if count > 1 else 0) + Affine(cluster=extent if d == dealt else 0))
+        step = extent * owners if count > 1 else 0
+        starts.append(Affine.index(d, step) + Affine(cluster=extent if d == dealt else 0))
         extents.append(extent)
     part = Region(tuple(starts), tuple(extents))
     low, high = (draw(st.integers(0, 2)) if counts[dealt] == 1 and dealt > 1 else 0 for _ in range(2))
@@ -89,7 +98,8 @@ def follow(stay, kept):
             own[clipped(stay.part.parts, stay.dims, indices, cluster)] = True
             for by, region in kept.sends():
                 what = np.zeros(stay.dims, bool)
-                what[tuple(slice(low, max(low, high)) for low, high in (s.clip(indices, cluster) for s in region.spans))] = True
+                spans = [span.clip(indices, cluster) for span in region.spans]
+                what[tuple(slice(low, max(low, high)) for low, high in spans)] = True
                 if not what.any():
                     continue
                 there = np.zeros(stay.dims, bool)

@@ -237,6 +237,38 @@ def test_an_executable_that_makes_a_tile_less_is_stopped_in_every_mode(mode):
         Machine(made).run(inputs(), mode, checked=True)
 
 
+# ------------------------------------------------------------------------------------------ multiple buffers
+
+
+def passes(ring, read):
+    """Four passes load 16, 16, 16 and 8 numbers into a double buffer, and use `read` of each."""
+    one = p.Span(A(), 1, 1)
+    box = p.Box.of(one, one, one, p.Span(A(0, (16,)), 16, 56))
+    tile = replace(view("nram"), ring=ring)
+    load = p.Copy(engine="iodma", src_view=view("dram", loops=(64,)), dst_view=tile, box=box, signal=0,
+                  waits=(p.Wait(1, "own", A(-1, (1,))),))  # fmt: skip
+    use = relu(tile, view("nram", 512), read, waits=(p.Wait(0, "own", A(1, (1,))),), signal=1)
+    return p.Repeat(4, (load, use))
+
+
+def test_what_a_partial_tile_leaves_of_the_tile_before_is_stale():
+    run_check(passes(p.Ring(2, 64, 1), read=8))
+    with pytest.raises(AccessError) as error:
+        run_check(passes(p.Ring(2, 64, 1), read=16))
+    assert str(error.value) == (
+        "unary 1 (layer 'first') at loops [3] on cluster 0, core 0: reads address 96 of nram of cluster 0, core 0,"
+        " which copy 0 (layer 'first') by iodma at loops [1] on cluster 0, core 0 wrote, in another pass of the loop in"
+        " which the buffer is new"
+    )
+
+
+def test_a_buffer_outside_of_the_loop_keeps_what_earlier_passes_wrote():
+    with pytest.raises(RaceError):  # one copy: the load of a pass is not held until the use of the one before
+        run_check(passes(None, read=16))
+    load, use = passes(None, read=16).body
+    run_check(p.Repeat(4, (replace(load, waits=(p.Wait(1, "own", A(0, (1,))),)), use)))
+
+
 # ------------------------------------------------------------------------------------------ order
 
 
