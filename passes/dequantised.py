@@ -187,10 +187,11 @@ def is_packed(op: Operation | Block) -> bool:
 
 
 def mark_expanded(new: Operation | Block, olds: Sequence[Operation | Block], reason: str) -> None:
-    """Note at a constant why it is no integers with scales any more, where any of these was."""
+    """Note at a constant why it is no integers with scales any more, where any of these was, or was once."""
     assert isinstance(new, Operation)
-    if any(map(is_packed, olds)):
-        new.attributes[EXPANDED] = StringAttr(reason)
+    before = [old.attributes[EXPANDED] for old in olds if isinstance(old, Operation) and EXPANDED in old.attributes]
+    if before or any(map(is_packed, olds)):
+        new.attributes[EXPANDED] = before[0] if before else StringAttr(reason)
 
 
 def dequantised_of(value: SSAValue | None, store: WeightStore) -> Dequantised | None:
