@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, i64
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import ALIGNMENT_BYTES, aligned, ceil_div
+from frustum.dialects.extents import ALIGNMENT_BYTES, ceil_div
 from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import HELD_BYTES, HELD_RUN
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots

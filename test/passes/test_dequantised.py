@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from xdsl.dialects.builtin import f32
 
 from frustum.dialects import graph as g
 from frustum.dialects.graph import tensor_type
 from frustum.passes.analysis.stored_weights import stored_bytes
 from frustum.passes.dequantised import Dequantised, joined, note
 from frustum.passes.weights import WeightStore
-from xdsl.dialects.builtin import f32
 
 
 @st.composite

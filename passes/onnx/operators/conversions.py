@@ -7,14 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ml_dtypes
+import numpy as np
 import onnx
 from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, SSAValue
 
-from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, is_integer, shape_of, tensor_of
 from frustum.dialects.extents import ceil_div
+from frustum.dialects.graph import DequantizeOp, QuantizeOp, ScaleAttr, is_integer, shape_of, tensor_of
 from frustum.passes.dequantised import Dequantised
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.folding import computed
