@@ -72,7 +72,7 @@ class MeasureWeights(ModulePass):
         sizes, found = [raw_bytes(weight)], noted_at(weight, store)
         if found is not None and is_packed(weight):
             sizes.append(int(found.stored_bytes * SPARE))
-        if self.codec not in ("stored", "none"):
+        if self.codec != "stored" and self.codec != "none":
             kind = element_of(weight.result.type.element_type)
             sizes.append(held_bytes(np.asarray(store[weight.key.data], NUMPY_BY_NAME[kind]), most, self.codec))
         return min(sizes)

@@ -84,7 +84,9 @@ def test_parts_of_blocks_are_joined():
     np.testing.assert_array_equal(found.values[:, 0], [1, 1, 1, 1, 3, 3] * 2)
 
 
-@pytest.mark.parametrize("shape, is_known", [((4, 6, 1, 1), True), ((1, 4, 6), True), ((24,), False), ((2, 2, 6), True)])
+@pytest.mark.parametrize(
+    "shape, is_known", [((4, 6, 1, 1), True), ((1, 4, 6), True), ((24,), False), ((2, 2, 6), True)]
+)
 def test_a_reshape_keeps_scales_whose_axis_stays(shape, is_known):
     scales = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
     known = Dequantised(np.arange(24, dtype=np.int8).reshape(4, 6), scales, np.zeros(1, np.int64), 1, 8, 3)

@@ -1,4 +1,4 @@
-"""Weights that a model dequantises stay integers with scales up to the cores: numbers of onnxruntime, bytes of the file."""
+"""Weights that a model dequantises stay integers up to the cores: numbers of onnxruntime, bytes of the file."""
 
 import json
 
