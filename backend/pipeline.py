@@ -291,7 +291,7 @@ def section_passes(choices: Choices) -> Sequence[ModulePass]:
 def weight_passes(choices: Choices) -> Sequence[ModulePass]:
     """What is done with weights beyond holding them as they are."""
     assert choices.compression in ("none", *CODECS), f"no codec is called {choices.compression}"
-    found: list[ModulePass] = [CompressWeights(choices.compression, even=choices.weights == "shared")]
+    found: list[ModulePass] = [CompressWeights(cast(Any, choices.compression), even=choices.weights == "shared")]
     if choices.weights == "shared":
         found.append(ShareWeights())
     return choices.edited(found)

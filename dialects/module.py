@@ -16,7 +16,7 @@
 | `input_ranges` | network | arrays of two floats | calibration | `frustum-graph-quantise` |
 | `range` | graph operation | two floats | calibration | `frustum-graph-quantise` |
 | `scale` | graph operation | scale | `frustum-graph-fold-quantisation` | calibration |
-| `integers` | weight, its buffer in DRAM | dictionary | importer | passes that fold quantisation, `frustum-lower-compress-weights` |
+| `integers` | weight, its buffer in DRAM | dictionary | importer | passes that fold quantisation, store weights |
 | `form` | layer | integers: the loop of each axis of its tensors | `frustum-graph-choose-forms` | layers |
 | `streamed` | attention | string: type of what waits between blocks | `frustum-graph-expand-attention` | layers |
 | `value_parts` | attention | integer: in how many parts its values come | `frustum-graph-expand-attention` | layers |
@@ -25,8 +25,8 @@
 | `part_of_sum` | product, tile computation | unit: the next product adds the rest | policy `optimal` | report |
 | `carry` | attention | string: the type of its scores | `frustum-graph-expand-attention` | layers |
 | `held_bytes` | weight | integer | `frustum-graph-measure-weights` | planner |
-| `expanded` | weight, its buffer in DRAM | string: why it is no integers with scales any more | passes that change weights | report |
-| `held_run` | weight | two integers: input channels of a piece are a multiple of the first, and no fewer than the second | `frustum-graph-measure-weights` | planner |
+| `expanded` | weight, its buffer in DRAM | string: why it is no integers any more | passes on weights | report |
+| `held_run` | weight | integers: grain and least of a piece's inputs | `frustum-graph-measure-weights` | planner |
 | `place` | concatenation | unit | policy `optimal` | policy `optimal` |
 | `maps` | unit | integer | `frustum-fuse-layers` | `frustum-tile-partition` |
 | `cost_parts` | unit | integers | planners of units | lowering of units |

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, prod
 
 import numpy as np
 from xdsl.dialects.builtin import DictionaryAttr, IntegerAttr, StringAttr, i64
@@ -75,9 +75,8 @@ class Dequantised:
     def turned(self, order: Sequence[int]) -> Dequantised:
         """The same with other axes first."""
         scales, zeros = (self._in_rank(each, lambda a: a.transpose(order)) for each in (self.scales, self.zeros))
-        return replace(
-            self, integers=self.integers.transpose(order), scales=scales, zeros=zeros, axis=tuple(order).index(self.axis)
-        )
+        axis = tuple(order).index(self.axis)
+        return replace(self, integers=self.integers.transpose(order), scales=scales, zeros=zeros, axis=axis)
 
     def reshaped(self, shape: Sequence[int]) -> Dequantised | None:
         """The same elements in another shape; None where that splits what has scales of its own.
@@ -87,14 +86,13 @@ class Dequantised:
         integers = self.integers.reshape(shape)
         if self.scales.size == self.zeros.size == 1:
             return replace(self, integers=integers, axis=0)
-        old, before, count = self.integers.shape, int(np.prod(self.integers.shape[: self.axis])), 1
-        for axis, extent in enumerate(shape):
-            if count == before and extent == old[self.axis]:
-                own = [ceil_div(extent, self.block) if self.block and d == axis else n for d, n in enumerate(shape)]
-                scales, zeros = (self._in_rank(each, lambda a: a.reshape(own)) for each in (self.scales, self.zeros))
-                return replace(self, integers=integers, scales=scales, zeros=zeros, axis=axis)
-            count *= extent
-        return None
+        old, before = self.integers.shape, prod(self.integers.shape[: self.axis])
+        axes = (d for d, n in enumerate(shape) if prod(shape[:d]) == before and n == old[self.axis])
+        if (axis := next(axes, None)) is None:
+            return None
+        own = [ceil_div(n, self.block) if self.block and d == axis else n for d, n in enumerate(shape)]
+        scales, zeros = (self._in_rank(each, lambda a: a.reshape(own)) for each in (self.scales, self.zeros))
+        return replace(self, integers=integers, scales=scales, zeros=zeros, axis=axis)
 
     def taken(self, axis: int, positions: Sequence[int]) -> Dequantised:
         """Some positions along an axis, in the order given; a run of a scale that these cut becomes several."""
@@ -187,10 +185,11 @@ def is_packed(op: Operation | Block) -> bool:
 
 
 def mark_expanded(new: Operation | Block, olds: Sequence[Operation | Block], reason: str) -> None:
-    """Note at a constant why it is no integers with scales any more, where any of these was."""
+    """Note at a constant why it is no integers with scales any more, where any of these was, or was once."""
     assert isinstance(new, Operation)
-    if any(map(is_packed, olds)):
-        new.attributes[EXPANDED] = StringAttr(reason)
+    before = [old.attributes[EXPANDED] for old in olds if isinstance(old, Operation) and EXPANDED in old.attributes]
+    if before or any(map(is_packed, olds)):
+        new.attributes[EXPANDED] = before[0] if before else StringAttr(reason)
 
 
 def dequantised_of(value: SSAValue | None, store: WeightStore) -> Dequantised | None:

@@ -9,13 +9,13 @@ that share a scale.
 |---|---|
 | 0 | method: 4 |
 | 1 | bytes of a weight |
-| 2 | bits 0, 1: how many bits an integer has (2, 4, 8 or 16); 2, 3: zero points (none, one, one for each scale); 4, 5: type of the scales (none, f32, f16, bf16) |
+| 2 | bits 0-1: bits of an integer (2, 4, 8, 16); 2-3: zero points (no, one, as many as scales); 4-5: type of scales |
 | 3 | two bits for each dimension, d0 lowest: its positions share a scale (0), have one each (1), or in runs (2) |
 | 4, 5 | positions of a run |
 | 6, 7 | positions of the first run that lie before the piece |
 | from 8 on | the scales, d0 outermost; zero points; integers, d0 outermost |
 
-Integers and zero points are in two's complement, packed from the lowest bit of a byte up, each list to whole bytes.
+Types of scales are none, f32, f16 and bf16.  Integers and zero points are in two's complement, packed from the lowest bit of a byte up, each list to whole bytes.
 The extents of the piece are those of the clipped box that it is copied into.
 
 Source: ONNX `DequantizeLinear` (opset 21), whose numbers these are.

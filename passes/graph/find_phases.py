@@ -18,8 +18,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents, ceil_div
 from frustum.passes.analysis.module import target_of
-from frustum.passes.graph.patterns.phase_slices import find_phase_slices
 from frustum.passes.dequantised import mark_expanded
+from frustum.passes.graph.patterns.phase_slices import find_phase_slices
 from frustum.passes.weights import Array, WeightStore, store_of
 
 CHANNELS = 1  # the axis of channels

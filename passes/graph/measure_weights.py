@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, ModuleOp, i64
 from xdsl.passes import ModulePass
 
 from frustum.dialects import graph as g
-from frustum.dialects.extents import ALIGNMENT_BYTES, aligned, ceil_div
+from frustum.dialects.extents import ALIGNMENT_BYTES, ceil_div
 from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.module import HELD_BYTES, HELD_RUN
 from frustum.dialects.weights.codec import Codec, compress_all, in_slots
@@ -72,7 +72,7 @@ class MeasureWeights(ModulePass):
         sizes, found = [raw_bytes(weight)], noted_at(weight, store)
         if found is not None and is_packed(weight):
             sizes.append(int(found.stored_bytes * SPARE))
-        if self.codec not in ("stored", "none"):
+        if self.codec != "stored" and self.codec != "none":
             kind = element_of(weight.result.type.element_type)
             sizes.append(held_bytes(np.asarray(store[weight.key.data], NUMPY_BY_NAME[kind]), most, self.codec))
         return min(sizes)

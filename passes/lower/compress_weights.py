@@ -54,7 +54,7 @@ class CompressWeights(ModulePass):
 
 
 def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
-    """Put what gets smaller by it into a stored form; what the report says of that, None where nothing was asked for."""
+    """Put what gets smaller by it into a stored form; what the report says of that, None where none was asked for."""
     before = ws.weights_of(program)
     raw, expanded = Counter[str](), Counter[str]()
     for external, ways in list(ws.loads(program)):

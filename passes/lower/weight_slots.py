@@ -254,7 +254,8 @@ class Slots:
         flat = np.ascontiguousarray(tensor).reshape(-1)
         whole = np.lib.stride_tricks.as_strided(flat[start:], bound, [step * flat.itemsize for step in steps])
         for slot in kept.tolist():
-            yield whole[tuple(slice(a, b) for a, b in zip(first[:, slot].tolist(), stop[:, slot].tolist(), strict=True))]
+            ends = zip(first[:, slot].tolist(), stop[:, slot].tolist(), strict=True)
+            yield whole[tuple(slice(*each) for each in ends)]
 
 
 def _index(number: int) -> p.Affine:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr, f32
+from xdsl.dialects.builtin import NameLoc, NoneAttr, StringAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 

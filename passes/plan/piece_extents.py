@@ -26,8 +26,8 @@ IN_TURN = (1, 2, 3, 0)
 """Dimensions that are dealt to the cores, in the order in which they are looked at."""
 
 SCALE_SHARE, MOST_PADDING = 1 / 4, 1 / 50
-"""Of weights with scales: what a scale takes of the weights that share it (at most: f32 for 32 of 4 bits), and what pieces
-may add to what the file has of them (a block of a language model, f16 on `default`: 1.032 without, 2026-11-27)."""
+"""Of weights with scales: what a scale takes of the weights that share it (at most: f32 for 32 of 4 bits), and what
+pieces may add to what the file has (a block of a language model, f16 on `default`: 1.032 without, 2026-11-27)."""
 
 
 def halves(value: int, align: int = 1, least: int = 1) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeGuard
 import numpy as np
 
 from frustum.backend.file.executable import ExecutableError
-from frustum.dialects.isa.program import ELEMENT_BYTES, Conv, Copy, Element, Instruction, Reduce, Vector
+from frustum.dialects.isa.program import Conv, Copy, Element, Instruction, Reduce, Vector
 from frustum.runtime.check.check import MemoryAccess, accesses
 from frustum.runtime.device.copies import expanded_block
 from frustum.runtime.device.expand import DRAM, Expanded, Rows

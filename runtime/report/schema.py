@@ -345,7 +345,7 @@ class WeightsFigures(TypedDict):
     shared_tensors: Annotated[int, Key(NUMBER, "tensors that lie once on the chip")]
     raw_loads: Annotated[dict[str, int], Key(NUMBER, "loads that stay as they are, by the reason", "REASON")]
     expanded_loads: Annotated[
-        dict[str, int], Key(NUMBER, "loads of numbers that the model has as integers with scales, by the reason", "REASON")
+        dict[str, int], Key(NUMBER, "loads of what the model has as integers with scales, by the reason", "REASON")
     ]
 
 

@@ -110,8 +110,9 @@ def _ratios(dram: Mapping[str, Any]) -> list[str]:
 
 def _weights(weights: Mapping[str, Any]) -> str:
     raw, stored = bytes_texts(weights["raw_bytes"], weights["stored_bytes"])
-    counts = ("compressed", "compressed_tensors"), ("of integers with scales", "packed_tensors"), ("shared", "shared_tensors")
-    said = [f"{weights[key]} tensors {word}" for word, key in counts if weights[key] or key == "compressed_tensors"]
+    said = [f"{weights['compressed_tensors']} tensors compressed"]
+    others = ("of integers with scales", "packed_tensors"), ("shared", "shared_tensors")
+    said += [f"{weights[key]} {word}" for word, key in others if weights[key]]
     reasons = ", ".join(f"{number} {reason}" for reason, number in weights["expanded_loads"].items())
     said += [f"loads of such as numbers: {reasons}"] if reasons else []
     return f"{_INDENT}{raw} of weights take {stored} of DRAM ({weights['codec']}: {', '.join(said)})"

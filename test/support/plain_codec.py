@@ -89,13 +89,12 @@ def scaled(block, extents):
             found |= (block[place_of_bit // 8] >> place_of_bit % 8 & 1) << k
         return found - (1 << bits) * (found >> bits - 1)
 
-    values, number = [], 0
-    for position in product(*map(range, extents)):
+    values = []
+    for number, position in enumerate(product(*map(range, extents))):
         own = 0
         for d in range(4):
             own = own * counts[d] + place(d, position[d])
         value = integer(at, number)
-        number += 1
         if zero_kind:
             value -= integer(zeros, own if zero_kind == 2 else 0)
         values.append(value if scale_kind == 0 else _times(value, block, own, scale_kind))

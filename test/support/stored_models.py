@@ -98,7 +98,8 @@ def norm(g, x, size):
 
 
 def heads_of(g, x, rows, heads, size):
-    return g.op("Transpose", g.op("Reshape", x, g.constant(np.array([1, rows, heads, size], np.int64))), perm=[0, 2, 1, 3])
+    shape = g.constant(np.array([1, rows, heads, size], np.int64))
+    return g.op("Transpose", g.op("Reshape", x, shape), perm=[0, 2, 1, 3])
 
 
 def llama_block(kind="int4", rows=16, d=256, ff=688, heads=4, element="f32", block=32, zeros=False):
@@ -114,7 +115,8 @@ def llama_block(kind="int4", rows=16, d=256, ff=688, heads=4, element="f32", blo
 
     y = norm(g, x, d)
     q, k, v = (heads_of(g, dense(y, d, d), rows, heads, size) for _ in range(3))
-    scores = g.op("MatMul", g.op("Mul", q, g.constant(np.array(size**-0.5, g.dtype))), g.op("Transpose", k, perm=[0, 1, 3, 2]))
+    q, k = g.op("Mul", q, g.constant(np.array(size**-0.5, g.dtype))), g.op("Transpose", k, perm=[0, 1, 3, 2])
+    scores = g.op("MatMul", q, k)
     mixed = g.op("MatMul", g.op("Softmax", scores, axis=-1), v)
     back = g.op("Reshape", g.op("Transpose", mixed, perm=[0, 2, 1, 3]), g.constant(np.array([1, rows, d], np.int64)))
     x = g.op("Add", x, dense(back, d, d))

@@ -15,8 +15,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.module import STREAMED, TARGET, VALUE_PARTS
-from frustum.passes.dequantised import follow
 from frustum.passes.analysis.module import element_bytes, sole_reader, target_of, value_bytes
+from frustum.passes.dequantised import follow
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.composites.expand_attention import plan_of
 from frustum.passes.graph.composites.part_products import has_constants

@@ -136,6 +136,7 @@ class Declarations:
         key = op.key.data
         if key not in self.weights:
             buffer = self.weights[key] = self.external(key, "weight", op.result, None)
+            assert isinstance(buffer.owner, isa.ExternalOp)
             known = {name: op.attributes[name] for name in (m.INTEGERS, m.EXPANDED) if name in op.attributes}
             buffer.owner.attributes.update(known)
         return self.weights[key]

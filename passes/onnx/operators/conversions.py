@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ml_dtypes
+import numpy as np
 import onnx
 from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, SSAValue
@@ -208,11 +208,9 @@ def _stored(node: Node) -> Dequantised | None:
         0, element,
     ) or not (is_one or scales.shape == wanted) or zeros.size not in (1, scales.size):  # fmt: skip
         return None
-    container = f"i{max(8, bits) // 8}"
-    return Dequantised(
-        np.ascontiguousarray((x.astype(np.int64) - half).astype(container)), scales.reshape(-1) if is_one else scales,
-        (zeros.astype(np.int64) - half).reshape(-1 if zeros.size == 1 else scales.shape), axis, bits, 0 if is_one else block,
-    )  # fmt: skip
+    integers = np.ascontiguousarray((x.astype(np.int64) - half).astype(f"i{max(8, bits) // 8}"))
+    zeros = (zeros.astype(np.int64) - half).reshape(-1 if zeros.size == 1 else scales.shape)
+    return Dequantised(integers, scales.reshape(-1) if is_one else scales, zeros, axis, bits, 0 if is_one else block)
 
 
 def _bits_of(dtype: np.dtype) -> tuple[int, int]:

@@ -259,8 +259,10 @@ class PartWriter:
         taken = partial(parts_of, self.store, keys, axis, ranges, numpy_of(element))
         dims = replaced(shape, axis, sum(stop - first for first, stop in ranges))
         part = g.WeightOp(self.store.add(f"{keys[0]}/{ranges[0][0]}", taken), g.tensor_type(element, dims))
-        follow(part, [whole.owner for whole in wholes], self.store, partial(joined_parts, axis, ranges))
-        part.attributes.update({name: at[name] for name in (HELD_RUN,) if name in (at := wholes[0].owner.attributes)})
+        owners = [whole.owner for whole in wholes if isinstance(whole.owner, g.WeightOp)]
+        follow(part, owners, self.store, partial(joined_parts, axis, ranges))
+        if (run := owners[0].attributes.get(HELD_RUN)) is not None:
+            part.attributes[HELD_RUN] = run
         if is_measured:
             part.attributes[HELD_BYTES] = IntegerAttr(held, i64)
         return self.insert(part, self.last)
