@@ -74,6 +74,7 @@ def test_a_unit_that_only_got_slower_is_told_with_its_cause(reports):
     assert "1 of 2 groups of units changed" in text and "+77 cycles: gdma waits for the port of dram" in text
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [
