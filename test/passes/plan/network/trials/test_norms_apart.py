@@ -15,6 +15,8 @@ from frustum.passes.plan.network.optimal import plan_network
 from frustum.passes.plan.network.trials.norms_apart import norms_apart
 from frustum.runtime.reference.graph import network_of
 
+pytestmark = pytest.mark.slow
+
 CHANNELS, SIZE = 32, 48
 TOLERANCE = {"f32": 2e-5, "f16": 6e-3, "bf16": 6e-2}
 
