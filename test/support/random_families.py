@@ -374,7 +374,9 @@ def qdq(g: Drawing) -> list[str]:
 
 
 def _quantised(g: Drawing, x: str, scale: float) -> str:
-    """The value in 8 bits and back."""
+    """The value in 8 bits and back, in steps near `scale`: sums of others are no halves of them, which either way of
+    adding could round up or down."""
+    scale = float(np.float32(scale * g.rng.uniform(0.9, 1.1)))
     element, zero = g.among((np.int8, 0), (np.uint8, 128), (np.int8, -3))
     operands = g.number(scale), g.constant(np.asarray(zero, element))
     g.step = max(g.step, scale)
