@@ -18,6 +18,8 @@ from hatchling.builders.wheel import WheelBuilder
 
 from frustum.runtime.compatibility import BEYOND_ALL, outside_range, range_of, version_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FOLDERS = ("dialects", "passes", "backend", "runtime")

@@ -83,6 +83,7 @@ def code_of_one_layer():
     return sum(only.manifest["page_bytes"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"dram_bytes": 16 << 10}, {"code_bytes": None}])
 def test_what_does_not_fit_is_cut_again_and_the_result_is_right(change):
     small = smaller("edge", **{name: value or code_of_one_layer() + 64 for name, value in change.items()})
@@ -100,6 +101,7 @@ def test_what_does_not_fit_is_cut_again_and_the_result_is_right(change):
     assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
 
 
+@pytest.mark.slow
 def test_of_named_cuts_a_piece_has_its_own():
     module, inputs = chain(outputs=(2,))
     expected = run_module(module, inputs)
@@ -123,6 +125,7 @@ def test_outputs_alone_are_not_cut_again():
         compile_pieces(module, smaller("edge", dram_bytes=10 << 10), Choices(), OUTPUTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_fused_again_it_gives_the_same(strategy):
     module, inputs = chain(6, outputs=(0, 1, 2, 3, 4))
@@ -144,6 +147,7 @@ def test_a_candidate_that_does_not_fit_stays_apart():
     assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(branching(), st.sampled_from(["tiny", "edge"]), st.sampled_from(POLICIES), st.sampled_from([None, *STRATEGIES]))
 def test_chains_give_what_the_network_gives(drawn, target_name, policy, strategy):
@@ -160,6 +164,7 @@ def test_chains_give_what_the_network_gives(drawn, target_name, policy, strategy
                 assert each.program.peak_bytes.get(memory, 0) <= most.get(memory, 0), memory
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(branching(), st.sampled_from([3, 4, 6, 8]), st.sampled_from(POLICIES), st.sampled_from([None, *STRATEGIES]))
 def test_too_little_dram_gives_the_same_or_names_a_layer(drawn, kibibytes, policy, strategy):
@@ -215,6 +220,7 @@ def test_a_chain_whose_pieces_move_more_at_least_stays_whole_and_no_piece_is_com
     assert_agree(run_pieces(found.executables, inputs, found.outputs), expected)
 
 
+@pytest.mark.slow
 def test_the_least_bytes_are_what_pieces_through_dram_move():
     """Layer by layer on a machine with room for everything, pieces move next to nothing beyond that."""
     module, _ = chain(5, outputs=WORKED)
@@ -254,6 +260,7 @@ def made_up(count, run):
     return Count(Cost(found.cost.cycles, dram_bytes), layers)
 
 
+@pytest.mark.slow
 def test_what_did_not_fit_is_fused_again_as_long_as_nothing_rises():
     small = smaller("edge", dram_bytes=16 << 10)
     module, inputs = chain(8)
@@ -273,6 +280,7 @@ def sum_of_costs(found):
     return Cost(sum(each.cycles for each in costs), sum(each.dram_bytes for each in costs))
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(branching(), st.sampled_from(["tiny", "edge"]))
 def test_auto_never_costs_more_than_never_nor_more_memory(drawn, target_name):

@@ -50,6 +50,7 @@ def with_memory(machine, wram_bytes):
     return replace(machine, chip=replace(machine.chip, cluster=cluster))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 4, 16])
 def test_late_weights_are_loaded_early_and_right(cores):
     module, inputs = late_weights()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_models
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -28,6 +29,7 @@ def test_open_dimensions_are_bound(tmp_path: Path) -> None:
     assert options == [("--shape", "x=1x3x8x8"), ("--shape", "x=2x3x8x8"), ()]
 
 
+@pytest.mark.slow
 def test_a_run_is_a_row(tmp_path: Path) -> None:
     onnx.save(onnx_models.network(), tmp_path / "c.onnx")
     (job,) = agreement.jobs_in(tmp_path)

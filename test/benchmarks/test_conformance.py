@@ -27,6 +27,7 @@ def outcomes() -> list[Outcome]:
     return [conformance.run_case(kind, name) for kind, name in names]
 
 
+@pytest.mark.slow
 def test_the_sample_passes(outcomes: list[Outcome]) -> None:
     assert len(outcomes) >= 100
     # Networks whose weights are all 0.02 agree or not by the width of the tiles: docs/conformance.md.
@@ -35,6 +36,7 @@ def test_the_sample_passes(outcomes: list[Outcome]) -> None:
     assert bad.keys() == set(known), bad
 
 
+@pytest.mark.slow
 def test_layers_are_on_the_device(outcomes: list[Outcome]) -> None:
     found = {each.name: each for each in outcomes}
     for name in MUST_RUN_ON_DEVICE:
@@ -44,6 +46,7 @@ def test_layers_are_on_the_device(outcomes: list[Outcome]) -> None:
     assert squeezenet.verdict == "passed" or "Not equal to tolerance" in squeezenet.reason
 
 
+@pytest.mark.slow
 def test_all_cases_are_there() -> None:
     counts = {kind: len(conformance.cases(kind)) for kind in conformance.KINDS}
     assert counts == {"node": 1884, "simple": 23, "pytorch-operator": 35, "pytorch-converted": 82, "real": 9}
@@ -80,6 +83,7 @@ def test_the_page_counts() -> None:
     assert "| Unique | 1 | 0 | 1 | 1 | not supported (1) |" in page
 
 
+@pytest.mark.slow
 def test_a_case_that_hangs_or_dies_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
     import time

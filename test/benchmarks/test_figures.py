@@ -8,6 +8,7 @@ import pytest
 from frustum.runtime.tools import cli
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", figures.PAGES)
 def test_pages_show_what_was_measured(page: str) -> None:
     text = (figures.ROOT / page).read_text()
@@ -37,6 +38,7 @@ def test_what_is_written_in_a_page_is_read_again() -> None:
     assert figures.written(page, {}).count("Not measured yet: `python benchmarks/figures.py ") == 2
 
 
+@pytest.mark.slow
 def test_readme_shows_units_bytes_and_cycles_of_this_code(capsys: pytest.CaptureFixture[str]) -> None:
     """All lines of the report but those of seconds and of the comparison, which mode timing does not have."""
     words = [word for word in figures.MAIN_JOB if word != "--check"]

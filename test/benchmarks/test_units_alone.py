@@ -32,18 +32,21 @@ def test_units_alone_take_no_longer_than_the_run(timed):
     assert all(cycles >= port for cycles, port in zip(alone, ports, strict=True))
 
 
+@pytest.mark.slow(but=1)
 def test_nothing_idle_is_the_run_itself(timed):
     _, timeline = timed
     nobody = np.zeros(len(timeline.operations.kind), bool)
     assert engine.simulate(without(timeline.operations, nobody)).total == timeline.total_cycles
 
 
+@pytest.mark.slow
 def test_all_idle_takes_no_time(timed):
     _, timeline = timed
     everybody = np.ones(len(timeline.operations.kind), bool)
     assert engine.simulate(without(timeline.operations, everybody)).total == 0
 
 
+@pytest.mark.slow
 def test_weights_come_ahead_and_maps_do_not(timed):
     program, timeline = timed
     ahead, port = comes_ahead(timeline), dram_cycles(timeline)

@@ -86,6 +86,7 @@ def test_a_rule_by_number_and_by_name(install: Install) -> None:
         assert f"rule {OWN_RULE} at-most-one-layer" in str([each.stopped_by for each in made.units])
 
 
+@pytest.mark.slow
 def test_a_policy(install: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     install("policies", "mine = acme_plug:RULES", "RULES = 'S1,1,4,8-10'")
     parsed = parse_policy("mine")

@@ -155,6 +155,7 @@ def network(relus: int) -> str:
     return f"{head}{layers}  fgraph.output %{relus} : {map_}\n}}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_least_example_works(changed, name):
     for command, expected in PROOF.findall(RECIPES[name]):

@@ -45,6 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_is_in_the_site(site: Path) -> None:
     pages = (page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md"))
     assert [str(page) for page in pages if not (site / page.with_suffix(".html")).is_file()] == []
@@ -63,6 +64,7 @@ def test_links_of_the_site_lead_to_what_is_there(site: Path) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_a_page_of_no_contents_and_a_link_to_nothing_are_errors(tmp_path: Path) -> None:
     (tmp_path / "conf.py").write_text('extensions = ["myst_parser"]\nmyst_heading_anchors = 4\n')
     (tmp_path / "index.md").write_text("# Here\n\n[there](there.md#nothing)\n")

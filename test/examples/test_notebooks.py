@@ -16,6 +16,7 @@ def test_all_notebooks_are_known():
     assert sorted(path.stem for path in FOLDER.glob("*.py")) == sorted([*NOTEBOOKS, "small_model"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("marimo") is None, reason="marimo is not installed (the extra `docs`)")
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs(name, tmp_path):

@@ -12,6 +12,7 @@ pages = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(pages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
 def test_what_a_page_prints_is_what_its_blocks_print(page):
     text = page.read_text()

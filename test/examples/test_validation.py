@@ -13,6 +13,7 @@ EVERY_SHEET = pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.n
 counted = cache(lambda name: validation.counted(next(sheet for sheet in SHEETS if sheet.name == name)))
 
 
+@pytest.mark.slow(but=4)
 @EVERY_SHEET
 def test_every_action_of_an_engine_is_as_worked_out(sheet):
     found = counted(sheet.name)
@@ -50,5 +51,6 @@ def test_a_wrong_figure_of_a_sheet_is_another_action():
     assert [mine == theirs for mine, theirs in zip(loads, found.actions["gdma"], strict=True)] == [False] * 3
 
 
+@pytest.mark.slow
 def test_the_page_is_what_the_sheets_say():
     assert (ROOT / "docs" / "validation.md").read_text() == validation.page(), "run `make docs`"

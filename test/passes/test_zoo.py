@@ -41,6 +41,7 @@ def run(model, inputs, keep=()):
     return dict(zip(names, session.run(names, inputs), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_activations_keep_unit_variance_and_classes_differ(name):
     model = zoo_model(name)
@@ -55,6 +56,7 @@ def test_activations_keep_unit_variance_and_classes_differ(name):
     assert output.max() < 0.1 or "Softmax" not in nodes.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet50", "densenet121", "shufflenet", "squeezenet"])
 def test_the_output_depends_on_the_input(name):
     """A part of the picture moved by one column must show: 50 times the tolerance of `--check`."""
@@ -78,6 +80,7 @@ def test_weights_are_no_inputs_and_placeholders_are_gone():
         assert all(array.std() > 0 for array in weights(model).values() if array.dtype == np.float32)
 
 
+@pytest.mark.slow
 def test_the_seed_decides_the_weights():
     first, again, other = (weights(zoo_model("squeezenet", seed)) for seed in (0, 0, 1))
     for key, array in first.items():
@@ -86,6 +89,7 @@ def test_the_seed_decides_the_weights():
             assert not np.array_equal(array, other[key])
 
 
+@pytest.mark.slow
 def test_weights_are_the_same_on_every_machine():
     found = {key: crc32(array.tobytes()) for key, array in weights(zoo_model("squeezenet")).items()}
     assert found["conv1_w_0"] == CRC_CONV1
@@ -101,6 +105,7 @@ def test_big_networks_are_made_quickly():
     assert time.perf_counter() - start < 5  # 0.1 s alone on the machine
 
 
+@pytest.mark.slow
 def test_an_unknown_name_gets_the_list():
     with pytest.raises(
         ModelError,

@@ -27,6 +27,8 @@ from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.runtime.device.memory import AccessError
 from frustum.runtime.machine import Machine
 
+pytestmark = pytest.mark.slow
+
 ELEMENTS = ("f32", "f16", "int8")
 WAYS = {"default": {}, "line buffer": {"detailed": True}, "gathered": {"detailed_tables": True}}
 

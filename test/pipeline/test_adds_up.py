@@ -123,6 +123,7 @@ def check(report, target, choices):
     check_work(report, choices)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(COMPILED, st.sampled_from(MODES))
 def test_reports_of_random_networks_add_up(case, mode):
@@ -145,6 +146,7 @@ def untimed(units):
     return [{key: value for key, value in unit.items() if key != "waits"} for unit in units]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", [None, "0,1"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_report_with_pieces_on_the_host_and_on_several_chips_adds_up(mode, placement):

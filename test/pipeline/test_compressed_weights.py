@@ -85,6 +85,7 @@ ALIGNMENT = 16
 WAYS = [*product(["default"], CODECS), ("tiny", "auto"), ("edge", "auto"), ("manycore", "zero")]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("target", "codec"), WAYS)
 @pytest.mark.parametrize("network", [integers, integers_in_groups, products], ids=lambda n: n.__name__)
 def test_integers(network, target, codec):
@@ -104,6 +105,7 @@ def floats():
     return net.module(net.conv(y, 64, 3, strides=(2, 2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("target", ["default", "edge"])
 def test_floats(target, dtype):
@@ -113,6 +115,7 @@ def test_floats(target, dtype):
     assert after < 0.95 * before and said["compressed_tensors"] >= 3  # exponents of random weights have few values
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(networks(), st.sampled_from(["tiny", "default", "manycore"]), st.sampled_from(["f32", "f16"]))
 def test_random_networks(network, target, dtype):
@@ -128,6 +131,7 @@ def pruned():
     return modules_at_stops(module, "default", Choices())["lowered"], inputs
 
 
+@pytest.mark.slow
 def test_a_pruned_network_moves_fewer_bytes():
     """What is counted is what the executable holds, for here every tensor is loaded once; and it is near 2 bytes for
     each weight that is left."""
@@ -140,12 +144,14 @@ def test_a_pruned_network_moves_fewer_bytes():
     assert 2 * left < after < 0.32 * before
 
 
+@pytest.mark.slow
 def test_compressing_twice_is_compressing_once():
     lowered, _ = pruned()
     once, _ = compressed(lowered, "zero")
     assert str(compressed(once, "zero")[0]) == str(once)
 
 
+@pytest.mark.slow
 def test_two_attempts_share_their_blocks():
     lowered, _ = pruned()
     once, again = compressed(lowered, "zero")[0], compressed(lowered, "zero")[0]
@@ -156,6 +162,7 @@ def test_two_attempts_share_their_blocks():
     assert any(name.endswith(":zero.1") for name in names)
 
 
+@pytest.mark.slow
 def test_incompressible_weights_stay_as_they_are():
     net = IntegerNet(seed=1)
     module, inputs = net.module(*integers(net))

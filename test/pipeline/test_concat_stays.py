@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from agreement import check_agreement
 from networks import Net
 from stops import modules_at_stops, run_module, target
 
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph
+
+pytestmark = pytest.mark.slow
 
 
 def with_sram(name, kib):

@@ -60,6 +60,7 @@ KEPT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("args", "kept"), KEPT)
 def test_weights_that_sram_has_no_room_for_wait_in_the_cores(args, kept):
     modules, inputs = compiled(*args)
@@ -72,6 +73,7 @@ def test_weights_that_sram_has_no_room_for_wait_in_the_cores(args, kept):
 OPTIONS = [{"dtype": "f32"}, {"codec": "huffman"}, {"groups": 8, "sram_bytes": 30 << 10}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_numbers_are_the_same(options):
     modules, inputs = compiled(**options)
@@ -80,6 +82,7 @@ def test_numbers_are_the_same(options):
     check_agreement(outputs, options.get("dtype", "f16"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [(2, 64 << 10)])
 def test_everything_is_ordered(args):
     modules, _ = compiled(*args)
@@ -87,6 +90,7 @@ def test_everything_is_ordered(args):
     assert check(program, args[0], 4) > 100
 
 
+@pytest.mark.slow
 def test_they_come_from_dram_once():
     """In the unit of a single cluster all weights are read once, though four images need them; with next to no room in
     WRAM those of the last layer are read again for each."""
@@ -98,6 +102,7 @@ def test_they_come_from_dram_once():
     assert sizes[0] == own < sizes[1]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("run_bytes", "inputs"), [(16, 2), (64, 4)])
 def test_chunks_have_runs_that_dram_loses_nothing_with(run_bytes, inputs):
     """Of the last layer, whose input channels of an output have 9 taps of 2 bytes each, as few as are a run."""
@@ -132,6 +137,7 @@ def compiled_of_one(optimise):
     return modules_at_stops(module, machine(1, 28 << 10), choices), inputs
 
 
+@pytest.mark.slow
 def test_of_one_image_where_bytes_are_to_be_few():
     """Its rows pass several times, but all weights are read once; a plan for time moves more."""
     modules, inputs = compiled_of_one("bytes")
@@ -154,6 +160,7 @@ def dram_bytes(made):
     return sum(count(machine.expanded, machine.target, made.code.page_bytes).dram_bytes_by_class.values())
 
 
+@pytest.mark.slow
 def test_which_the_search_lets_wait():
     """Each core's share of a layer alone may take next to all of 64 KiB, those of several layers together less."""
     kib, edge = 1 << 10, machine(1, 512 << 10)

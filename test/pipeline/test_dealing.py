@@ -63,6 +63,7 @@ def dealt(build, extent, channels):
     return {"typed": modules["typed"], "placed": placed, "fixed": tiled}, inputs
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("channels", [4, 2, 1])
 @pytest.mark.parametrize("name", LAYERS)
 def test_cores_add_their_sums(name, channels):
@@ -73,6 +74,7 @@ def test_cores_add_their_sums(name, channels):
     check_agreement(outputs, "f32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["residual", "rows and outputs cut"])
 def test_the_sums_of_all_cores_are_there_before_they_are_added(name):
     build, extent = LAYERS[name]
@@ -88,6 +90,7 @@ def planned(net, output, dtype, machine="default"):
     return modules, inputs, [op.attributes[MAP].data for op in modules["tiled"].walk() if op.name == "fgraph.conv"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_a_small_map_of_many_channels_has_its_input_channels_dealt(dtype):
     net = Net()
@@ -97,6 +100,7 @@ def test_a_small_map_of_many_channels_has_its_input_channels_dealt(dtype):
     check_agreement(outputs, dtype)
 
 
+@pytest.mark.slow
 def test_sums_of_several_images_and_of_groups_are_not_dealt():
     for images, groups in ((2, 1), (1, 2)):
         net = Net()
@@ -105,6 +109,7 @@ def test_sums_of_several_images_and_of_groups_are_not_dealt():
         assert submap.cores != INPUTS
 
 
+@pytest.mark.slow
 def test_a_map_that_all_cores_need_crosses_the_bus_once():
     """Cores with output channels of their own: weights by their own engines, the map by the bus."""
     net = Net()
@@ -124,6 +129,7 @@ def one_core_of_units4():
     return replace(whole, chip=replace(whole.chip, cluster=replace(whole.cluster, cores=1)))
 
 
+@pytest.mark.slow
 def test_a_fully_connected_layer_streams_large_subsets_of_its_weights():
     """The example of docs/techniques/frustum.md: 16,000,000 weights of 2 bytes, 32 KiB of WRAM, 16 inputs."""
     net = Net()
@@ -135,6 +141,7 @@ def test_a_fully_connected_layer_streams_large_subsets_of_its_weights():
     assert cycles <= 1.1 * max(products, bytes_moved // 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_streamed_weights_leave_the_bias_in_nram(dtype):
     net = Net()

@@ -63,6 +63,7 @@ def both(module, inputs, place, dtype="f32"):
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     st.data(), WINDOWS, st.integers(2, 19), st.sampled_from([("edge", "f32"), ("tiny", "f32"), ("default", "f16")]),
@@ -80,6 +81,7 @@ def test_floats_are_those_of_the_matrix_unit(data, windows, channels, way):
         np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     st.data(), WINDOWS.filter(lambda each: each["kernel"][0] == each["kernel"][1]), st.integers(2, 19),
@@ -99,6 +101,7 @@ def test_integers_are_the_same_bits(data, windows, channels, place):
         np.testing.assert_array_equal(made, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [None, "relu"])
 def test_a_residual_of_integers_is_added_in_real_numbers(act):
     net = IntegerNet(seed=2)
@@ -108,6 +111,7 @@ def test_a_residual_of_integers_is_added_in_real_numbers(act):
     np.testing.assert_array_equal(*(next(iter(outputs.values())) for outputs in found.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "dtype"), [("edge", "f16"), ("tiny", "f32")])
 def test_time_bytes_and_energy_are_those_of_the_second_model(place, dtype):
     net = Net()
@@ -116,6 +120,7 @@ def test_time_bytes_and_energy_are_those_of_the_second_model(place, dtype):
     check_executable(executable(compiled(module, place, dtype, "vector"), Choices(dtype=dtype)), slow(place, "matrix"))
 
 
+@pytest.mark.slow
 def test_products_are_counted_as_the_matrix_unit_counts_them():
     net = Net()
     module, _ = net.module(net.conv(net.input(1, 16, 20, 20), 16, 3, groups=16))

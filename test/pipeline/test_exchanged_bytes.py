@@ -37,6 +37,7 @@ def counted(groups, cores):
     return count(machine.expanded, machine.target, made.code.page_bytes).units
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 4, 8])
 def test_tiles_that_overlap_compute_two_rows_again_at_each_border(rows):
     (unit,) = counted([Group((0, 1), Partition((1, CHANNELS, rows, SIZE), 2, 2))], 1)
@@ -46,12 +47,14 @@ def test_tiles_that_overlap_compute_two_rows_again_at_each_border(rows):
     assert unit.chip == 0
 
 
+@pytest.mark.slow
 def test_rows_that_roll_are_kept_in_rings_and_not_computed_again():
     (unit,) = counted([Group((0, 1), Partition((1, CHANNELS, 2, SIZE), 0, 2, "exchange"))], 1)
     assert unit.recomputed_bytes == unit.recomputed_macs == unit.chip == 0
     assert unit.core > 0 and unit.cluster == 0  # one core takes back what it gave
 
 
+@pytest.mark.slow
 def test_clusters_send_their_border_rows_layer_by_layer():
     part = Partition((1, CHANNELS, SIZE // 4, SIZE), 2, 1)
     first, second = counted([Group((0,), part, keeps=(0,)), Group((1,), part)], 16)
@@ -104,6 +107,7 @@ def owners(made, monkeypatch):
     return [taken.get(number, (0, 0)) for number in range(len(made.program.units))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_cores_take_of_each_other_is_what_following_every_byte_gives(name, monkeypatch):
     made = built(*CASES[name])
@@ -113,6 +117,7 @@ def test_what_cores_take_of_each_other_is_what_following_every_byte_gives(name, 
     assert sum(unit.core + unit.cluster for unit in found) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_what_clusters_exchange_is_what_cdma_moves(name):
     made = built(*CASES[name])

@@ -32,6 +32,7 @@ VARIANTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feeds", [False, True])
 @settings(max_examples=12)
 @given(data=st.data())
@@ -64,12 +65,14 @@ def test_what_nobody_would_notice_does_not_keep_a_network_from_running():
     assert (found[0]["y0"] == found[1]["y0"]).all()
 
 
+@pytest.mark.slow
 def test_what_the_device_cannot_run_is_named():
     module, _, _ = network_with(look)
     with pytest.raises(UsageError, match=r"module: error: 'acme.look' is no operation of a program, and the device"):
         frustum.compile(module, "edge")
 
 
+@pytest.mark.slow
 def test_a_program_does_not_read_what_others_make_in_between():
     def magic(net, pooled):
         made = net.builder.insert(unregistered("acme.magic", [pooled], [pooled.type]))
@@ -80,6 +83,7 @@ def test_a_program_does_not_read_what_others_make_in_between():
         frustum.compile(module, "edge")
 
 
+@pytest.mark.slow
 def test_others_stay_behind_the_unit_that_they_stand_behind():
     module, _, _ = network_with(look)
     module.attributes[TARGET] = to_attribute(target("edge"))
@@ -104,12 +108,14 @@ def test_others_stay_behind_the_unit_that_they_stand_behind():
     assert_programs_write_first(module)
 
 
+@pytest.mark.slow
 def test_an_element_type_is_not_changed_beside_others():
     module, _, _ = network_with(look)
     with pytest.raises(UsageError, match=r"it contains acme.look, whose types are not ours to change"):
         frustum.compile(module, "edge", dtype="f16")
 
 
+@pytest.mark.slow
 def test_the_verifier_finds_a_use_before_its_definition():
     module, _ = network_with(look)[:2]
     block = network_of(module).body.block
@@ -120,6 +126,7 @@ def test_the_verifier_finds_a_use_before_its_definition():
         module.verify()
 
 
+@pytest.mark.slow
 def test_the_verifier_looks_into_regions_of_others():
     net = Net()
     x = net.input(1, 4)

@@ -114,6 +114,7 @@ def outputs():
 WIDTHS = {windows: 8, branches: 6, dense: 9, outputs: 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("network", WIDTHS, ids=lambda n: n.__name__)
 def test_a_rolling_unit_moves_every_byte_once(network, rows):
@@ -122,6 +123,7 @@ def test_a_rolling_unit_moves_every_byte_once(network, rows):
     assert ran.dram_bytes == compulsory(module, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["edge", "default"])
 @pytest.mark.parametrize("network", WIDTHS, ids=lambda n: n.__name__)
 def test_rings_go_on_over_images_and_column_strips(network, target):
@@ -157,6 +159,7 @@ CUTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", list(product(CUTS, repeat=2)), ids=str)
 def test_clusters_send_what_others_need_of_a_resident_map(cuts):
     """Two maps that stay in SRAM, between three layers that are dealt to the clusters in different ways."""
@@ -174,6 +177,7 @@ def test_clusters_send_what_others_need_of_a_resident_map(cuts):
     )  # the input again at the borders, no more
 
 
+@pytest.mark.slow
 def test_clusters_that_read_rows_are_sent_these_rows():
     """A map made by channels: each cluster sends the others its channels of their rows, and of the borders."""
     module, inputs = three()
@@ -183,6 +187,7 @@ def test_clusters_that_read_rows_are_sent_these_rows():
     assert [box.extent for box in boxes] == [(1, 2, 8, 24)] * 6
 
 
+@pytest.mark.slow
 def test_a_resident_map_between_rolling_units():
     module, inputs = three()
     groups = [Group((0, 1), rolled(2, 24, 8), (1,)), Group((2,), rolled(3, 12, 4))]
@@ -191,6 +196,7 @@ def test_a_resident_map_between_rolling_units():
     assert not ran.copies("cdma")
 
 
+@pytest.mark.slow
 def test_sends_of_a_rolling_unit():
     module, inputs = three()
     groups = [Group((0, 1), rolled(2, 6, 8, dealt=3), (1,)), Group((2,), rolled(3, 6, 4, dealt=3))]
@@ -222,6 +228,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", ORDERS)
 def test_sends_and_rings_are_ordered(name):
     """Every two executions that touch the same bytes are ordered, by an oracle that knows nothing of the compiler."""

@@ -78,6 +78,7 @@ NETWORKS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["pyramid", "greedy", "none"])
 @pytest.mark.parametrize("target", ["default", "edge", "tiny"])
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
@@ -86,6 +87,7 @@ def test_all_stops_give_the_same_bits(network, target, policy):
     check(*net.module(*network(net)), target, policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["edge", "tiny"])
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)
 def test_time_bytes_and_energy_are_those_of_the_second_model(network, place):
@@ -95,6 +97,7 @@ def test_time_bytes_and_energy_are_those_of_the_second_model(network, place):
     check_executable(made, target(place))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [convolutions, groups, products, residuals, elements], ids=lambda n: n.__name__)
 def test_16_bit_integers_give_the_same_bits(network):
     net = IntegerNet(seed=4, dtype=np.int16)
@@ -125,6 +128,7 @@ def test_input_channels_in_parts_are_summed_in_32_bits():
     assert sums == {"i32"}
 
 
+@pytest.mark.slow
 def test_an_addition_leaves_the_vector_unit():
     net = IntegerNet()
     module, _ = net.module(*residuals(net))
@@ -133,6 +137,7 @@ def test_an_addition_leaves_the_vector_unit():
     assert sum(isinstance(op, graph.ConvOp) and op.residual is not None for op in typed.walk()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["detailed", "detailed_tables"])
 @pytest.mark.parametrize("network", [convolutions, many_channels, groups, residuals], ids=lambda n: n.__name__)
 def test_detailed_runs_give_the_same_bits(network, way):

@@ -42,6 +42,7 @@ def compiled(machine, dtype="f32", codec="none"):
     return modules_at_stops(module, machine, choices), inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_numbers_are_the_same(dtype):
     modules, inputs = compiled(small(), dtype)
@@ -62,6 +63,7 @@ def copies_into_wram(modules):
     return [op for op in into if op.dst_view.data.strides[0]]
 
 
+@pytest.mark.slow
 def test_boxes_are_empty_behind_the_first_tile():
     """Eight outputs: 32 fewer in each step.  The last layer's come in chunks of inputs, again in each step."""
     modules, _ = compiled(small())
@@ -69,18 +71,21 @@ def test_boxes_are_empty_behind_the_first_tile():
     assert limits == [Affine(8, (-32,)), Affine(8, (-32,)), None]
 
 
+@pytest.mark.slow
 def test_where_wram_has_no_room_they_come_again():
     """Three layers in 1 KiB: in a run all of them must have room at once."""
     modules, _ = compiled(small(wram_bytes=1 << 10))
     assert [op.box.data.limit[0] for op in copies_into_wram(modules)].count(None) > 1
 
 
+@pytest.mark.slow
 def test_compressed_weights_have_no_slots_for_tiles_behind_the_first():
     modules, inputs = compiled(small(), "f16", "huffman")
     outputs = {stop: run_module(modules[stop], inputs, checked=stop == "fixed") for stop in ("typed", "fixed")}
     check_agreement(outputs, "f16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("needs", "capacity", "stays"),
     [

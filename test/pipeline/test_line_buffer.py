@@ -40,6 +40,7 @@ def matrix_cycles(machine):
     return [int(cycles[expanded.core.of(k)].sum()) for k in numbers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name in NAMES for way in WAYS[:2]])
 def test_detailed_runs_agree_with_fast_ones_and_their_counts(name, way):
     module, inputs = network(name)
@@ -64,6 +65,7 @@ def test_detailed_runs_agree_with_fast_ones_and_their_counts(name, way):
     check_agreement(outputs, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
 def test_integers_through_the_line_buffer_give_the_same_bits(dtype):
     """Zero points of inputs and weights, a border, strides, groups, a residual; all out of the same lines."""
@@ -82,6 +84,7 @@ def test_integers_through_the_line_buffer_give_the_same_bits(dtype):
         assert detailed.line_buffer.writes == counted.line_writes
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_the_chosen_mode_is_never_slower_in_counted_cycles(name, way):
@@ -98,6 +101,7 @@ def test_the_chosen_mode_is_never_slower_in_counted_cycles(name, way):
         assert counted.line_writes_split == split.line_writes
 
 
+@pytest.mark.slow
 def test_all_modes_are_chosen_somewhere():
     """A convolution of small maps is continuous, a long one split, a product channels_last."""
     modes = set()

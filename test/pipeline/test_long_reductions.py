@@ -15,6 +15,7 @@ import frustum
 SCALES = [0.01, 1, 30]
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(("kind", "length"), [("softmax", 12288), ("layer_norm", 6000), ("attention", 2048)])
 @pytest.mark.parametrize("scale", SCALES)
@@ -23,12 +24,14 @@ def test_no_error_is_twice_that_of_onnxruntime(kind, length, dtype, scale):
     assert ours <= 2 * theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carry", ["element", "f32"])
 def test_keys_that_stream_give_the_same(carry):
     ours, theirs = errors("attention", 8192, 1, "f16", "edge", carry)
     assert ours <= (2 if carry == "f32" else 40) * theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_a_row_that_is_masked_altogether_is_zero(dtype):
     """As ONNX says it since opset 24: of keys that are all hidden nothing is taken."""
@@ -52,6 +55,7 @@ def test_a_row_that_is_masked_altogether_is_zero(dtype):
                                atol=0.05)  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_softmax_that_no_core_holds_runs_on_the_device(axis, dtype):
@@ -77,6 +81,7 @@ SHARED = [
 kept in SRAM (12 times all that must be moved before, 2.5 times now)."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "extent", "attributes", "times"), SHARED)
 def test_clusters_share_what_none_of_them_holds(kind, extent, attributes, times):
     """What is reduced together is more than a cluster's SRAM, and all but in the last case more than that of all

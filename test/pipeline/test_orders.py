@@ -50,6 +50,7 @@ def cut(module, machine, extent, order, **options):
 SMALL = [("4x4", cores) for cores in CORES] + [("3x5", 16), ("8x8", 1)]
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize(("grid", "cores"), SMALL)
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_gives_the_same_numbers(order, grid, cores):
@@ -66,6 +67,7 @@ def test_every_order_gives_the_same_numbers(order, grid, cores):
         np.testing.assert_allclose(np.asarray(result.outputs[name], np.float32), array, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_more_cores_are_not_slower(order):
     """By 2 % on maps as small as these, where two cores share a port that one fills (measured: 1.1 %); the bound of 1 %
@@ -80,6 +82,7 @@ def test_more_cores_are_not_slower(order):
     assert all(more <= 1.02 * fewer for fewer, more in pairwise(cycles)), cycles
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 16])
 @pytest.mark.parametrize("order", [None, "row-major", "z-order", "mirrored{depth=breadth-first}"])
 def test_borders_are_exchanged_in_every_order_and_nothing_is_computed_twice(order, cores):
@@ -98,6 +101,7 @@ def test_borders_are_exchanged_in_every_order_and_nothing_is_computed_twice(orde
         assert counted.dram_bytes_by_class["intermediate"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [None, "z-order"])
 def test_policy_optimal_makes_units_that_exchange_borders_without_being_split(order):
     """Clusters send each other borders between units: nothing is computed twice, no unit is taken apart, and every map
@@ -127,6 +131,7 @@ def as_one_unit(module, machine):
     return module
 
 
+@pytest.mark.slow
 def test_maps_that_do_not_fit_layer_by_layer_are_refused_by_name():
     module, _ = network(16, 16)
     machine = machine_of(4)
@@ -136,6 +141,7 @@ def test_maps_that_do_not_fit_layer_by_layer_are_refused_by_name():
         SplitBreadthFirst(depth="breadth-first").apply(Context(), as_one_unit(module, machine))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS)
 def test_integers_are_the_same_bits(order):
     net = IntegerNet(1)

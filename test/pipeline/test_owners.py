@@ -12,6 +12,8 @@ from stops import machine_of
 import frustum
 from frustum.runtime.study.published.networks import Builder, vgg5
 
+pytestmark = pytest.mark.slow
+
 WAYS = ("left-right", "right-left", "top-down", "bottom-up")
 ORDERS = [
     "row-major", "column-major", "serpentine", "quadrants", "mirrored", *(f"bands{{direction={way}}}" for way in WAYS),

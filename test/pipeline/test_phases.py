@@ -42,6 +42,7 @@ def down(net):
     return [net.conv(near, 6), net.unary("relu", net.layer(graph.DepthToSpaceOp(far, (3, 2), 4, (1, 4, 12, 8))))]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("way", ["default optimal f32", "edge optimal f16", "tiny greedy f32", "tiny none f32"])
 @pytest.mark.parametrize("build", [between, beside, down], ids=lambda build: build.__name__)
 def test_every_level_agrees(build, way):
@@ -54,6 +55,7 @@ def test_every_level_agrees(build, way):
     check_agreement(found, dtype)
 
 
+@pytest.mark.slow
 def test_phases_are_written_in_place_on_chip():
     """Nothing is moved through DRAM: one load, one store."""
     net = Net()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from attention_nets import attention, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stops import target
+
+pytestmark = pytest.mark.slow
 
 LIMIT = settings().max_examples // 4
 

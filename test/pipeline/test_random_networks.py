@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from agreement import check_agreement
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ WAYS = st.tuples(
 MOST = max(200, settings().max_examples)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(networks(), WAYS)
 def test_stops_of_random_networks_agree(network, way):
@@ -41,6 +43,7 @@ def test_stops_of_random_networks_agree(network, way):
     )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck), max_examples=MOST)
 @given(networks(3, GRAPHS), ALL_WAYS)
 def test_random_graphs_of_all_layers_agree_on_any_machine(network, way):

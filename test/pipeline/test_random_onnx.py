@@ -13,6 +13,7 @@ from random_onnx import NEWEST, OLDEST, random_onnx
 SEEDS = range(40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_files_give_what_onnxruntime_gives(seed):
     assert difference_of(seed) == ""

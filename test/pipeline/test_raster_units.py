@@ -40,6 +40,7 @@ def run_unit(module, inputs, target, partition):
     return found, units_of(made.manifest)[0].kept_bytes
 
 
+@pytest.mark.slow
 def test_random_units_run():
     done = []
 
@@ -70,6 +71,7 @@ def test_feature_maps_cross_dram_once(depth):
     assert kept_bytes == kept_beyond_a_step(columns=2)
 
 
+@pytest.mark.slow
 def test_two_bands_of_columns_hold_only_what_is_in_the_map():
     """With overlap: of each map half the columns and what the windows behind it reach beyond the middle."""
     module, inputs = vgg_like()
@@ -91,6 +93,7 @@ def kept_beyond_a_step(columns):
     return 4 * total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [True, False])
 def test_maps_between_units_cross_dram_just_twice(alone):
     """As published for groups of layers: asked for as shapes whose rows roll, each map is written and read once."""

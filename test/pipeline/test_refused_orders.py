@@ -56,6 +56,7 @@ def moved(clusters, kib, policy, order, borders, optimise="time"):
     return frustum.run(executable, INPUT, mode="timing").report["dram"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["optimal", "greedy", "pyramid"])
 @pytest.mark.parametrize(("clusters", "kib"), [(4, 16), (1, 16)])
 def test_no_order_moves_maps_of_a_group_through_dram(clusters, kib, policy):
@@ -79,12 +80,14 @@ def test_no_order_moves_maps_of_a_group_through_dram(clusters, kib, policy):
     assert refused == ([] if clusters == 4 else ["checkerboard{depth=breadth-first}"])
 
 
+@pytest.mark.slow
 def test_maps_that_a_unit_was_to_keep_stay_when_it_runs_layer_by_layer():
     """Policy optimal keeps maps between its units on 4 clusters."""
     assert moved(4, 16, "optimal", None, None)["intermediate_bytes"] == 0
     assert moved(4, 16, "optimal", "mirrored{depth=breadth-first}", None)["intermediate_bytes"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["auto", "never"])
 def test_a_refused_order_is_neither_cut_nor_tried_with_less_memory(split):
     """Each of these would move more maps through DRAM."""
@@ -93,6 +96,7 @@ def test_a_refused_order_is_neither_cut_nor_tried_with_less_memory(split):
         frustum.compile(model(), machine(1, 4, sram=16 * KIB), **options)
 
 
+@pytest.mark.slow
 def test_with_borders_auto_they_overlap_instead():
     words = "z-order{depth=breadth-first}"
     assert moved(1, 16, "pyramid", words, "auto") == moved(1, 16, "pyramid", "z-order", "overlap")
@@ -110,6 +114,7 @@ def test_without_cdma_what_clusters_send_is_refused_by_name():
     frustum.compile(model(), whole, **options, borders="auto")  # overlaps
 
 
+@pytest.mark.slow
 def test_the_command_says_so_with_exit_code_4(tmp_path, capsys):
     onnx.save(model(), tmp_path / "three.onnx")
     (tmp_path / "two.yaml").write_text(
@@ -135,6 +140,7 @@ STRIPS = (
 )
 
 
+@pytest.mark.slow
 def test_cores_that_own_no_strips_are_not_replaced_by_clusters():
     """A checkerboard has no strips; where owners are left open its tiles belong to clusters, layer by layer."""
     where, words = machine(1, 4, 16, sram=64 * KIB), "checkerboard{owners=cores}"
@@ -145,6 +151,7 @@ def test_cores_that_own_no_strips_are_not_replaced_by_clusters():
         assert frustum.run(frustum.compile(model(), where, **options), INPUT, mode="timing").report["units"]
 
 
+@pytest.mark.slow
 def test_without_cdma_cores_of_several_clusters_own_no_strips():
     words = "row-major{owners=cores}"
     had = STRIPS.format("c", "pool") + "no cdma (chip.cluster.cdma) for what clusters send each other"
@@ -154,11 +161,13 @@ def test_without_cdma_cores_of_several_clusters_own_no_strips():
     )
 
 
+@pytest.mark.slow
 def test_steps_that_do_not_fit_are_refused_with_the_bytes():
     said = refused("row-major{owners=cores}", machine(1, 4, 16, sram=6 * KIB), policy="pyramid")
     assert "B of SRAM for all maps of a step, which is less than the shortest steps need" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "borders", "wanted"), [
     ("row-major{owners=cores}", None, "owners are asked for with borders exchange"),
     ("row-major{owners=clusters}", "overlap", "owners are asked for with borders exchange"),

@@ -48,6 +48,7 @@ def part(clusters, *, shared, depth=1, parts=4):
     return Partition(tuple(tile), clusters, depth, shared=shared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", [2, 3])
 def test_an_input_that_is_shared_is_read_once(clusters):
     shared = measured([Group((0, 1), part(clusters, shared=True))])
@@ -57,10 +58,12 @@ def test_an_input_that_is_shared_is_read_once(clusters):
     assert boxes["input"] == MAP_BYTES + 3 * 3 * line  # windows of 5 from 2 before on, every 2: 3 lines twice
 
 
+@pytest.mark.slow
 def test_an_input_stays_while_tiles_go_over_it():
     assert measured([Group((0, 1), part(2, shared=True, depth=2, parts=8))])["input"] == MAP_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("borders", ["exchange", "raster"])
 def test_what_rolls_is_not_shared(borders):
     module, _ = chain()
@@ -77,6 +80,7 @@ def test_a_map_in_sram_stays_as_it_is_there():
         assert region.extent == (1, CHANNELS, 7, SIZE)
 
 
+@pytest.mark.slow
 def test_a_product_and_what_adds_its_input_read_one_map():
     """As operand of a product, and as what is added to one, rows are seen with other strides of their only image."""
     net = Net(3)

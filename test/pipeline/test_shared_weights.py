@@ -64,6 +64,7 @@ def wide(net):
     return (net.product(net.integer_input(1, 256, 32, 32), 64, 3),)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("codec", [None, "huffman"])
 def test_four_clusters_hold_weights_once(codec):
     net = IntegerNet(seed=1)
@@ -80,6 +81,7 @@ def test_four_clusters_hold_weights_once(codec):
     assert str(shared(spread)) == str(spread)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(networks(), st.sampled_from(["default", "manycore"]), st.sampled_from(["f32", "f16"]))
 def test_random_networks(network, target, dtype):
@@ -87,6 +89,7 @@ def test_random_networks(network, target, dtype):
     assert run(lowered, network.inputs)[0] == run(shared(lowered), network.inputs, checked=True)[0]
 
 
+@pytest.mark.slow
 def test_clusters_without_cdma_cannot_share():
     net = IntegerNet(seed=1)
     module, _ = net.module(net.product(net.integer_input(1, 8, 6, 6), 8))
@@ -95,6 +98,7 @@ def test_clusters_without_cdma_cannot_share():
         shared(lowered)
 
 
+@pytest.mark.slow
 def test_one_cluster_has_nobody_to_share_with():
     net = IntegerNet(seed=1)
     module, _ = net.module(net.product(net.integer_input(1, 8, 6, 6), 8))

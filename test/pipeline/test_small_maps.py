@@ -28,6 +28,8 @@ from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.orders import parse_order
 from frustum.runtime.machine import Machine
 
+pytestmark = pytest.mark.slow
+
 HEALTH = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 SIZES = ((1, 7), (6, 1), (3, 5))
 CLUSTERS = (1, 2, 3, 5, 7)

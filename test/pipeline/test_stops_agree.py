@@ -29,6 +29,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_stops_agree(name, way):
@@ -50,6 +51,7 @@ def test_every_stop_runs():
         np.testing.assert_array_equal(outputs[before]["y0"], outputs[after]["y0"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "f32") for name in NETWORKS), ("inception", "bf16"), ("products", "f16")]
 )

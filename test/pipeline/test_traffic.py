@@ -16,6 +16,8 @@ from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of
 from frustum.runtime.report.counters import count
 
+pytestmark = pytest.mark.slow
+
 NO_LAYERS = (graph.WeightOp, graph.ReshapeOp, graph.OutputOp)
 
 

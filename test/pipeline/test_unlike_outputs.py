@@ -29,6 +29,7 @@ def agree(module, inputs, target, policy):
     return modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["tiny", "edge", "default"])
 def test_a_map_and_its_reshape(target):
     """One unit makes both: in its later passes the tiles of the map are empty, those of the row are not."""

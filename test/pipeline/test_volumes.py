@@ -23,6 +23,8 @@ from frustum.runtime import kernels
 from frustum.runtime.host.agreement import agreement
 from frustum.runtime.host.oracle import oracle_outputs
 
+pytestmark = pytest.mark.slow
+
 WINDOWS = [
     (3, 1, (1, 1), 1, "default optimal f32"),
     (2, 2, (0, 3), 1, "edge optimal f16"),

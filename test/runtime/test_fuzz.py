@@ -5,6 +5,8 @@ from pathlib import Path
 import mutations
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SEEDS = {"target_text": 25, "arrays": 60}
 USUAL = 40
 """Inputs of a kind; `test/soak/soak_fuzz.py` has more of them, and others each time."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Generator
 
 import pytest
@@ -25,18 +25,24 @@ COLLECTED = pytest.StashKey[dict[str, frozenset[str]]]()
 NAMED = 10
 REASON = """{spent:.0f} s of processor time is more than {limit:.0f} s, the limit of `make test` on this machine
 ({most:g} s where a million additions take 60 ms).  It runs before every commit.  Make the tests below faster, or mark
-them `slow`; of many cases all but a few: `@pytest.mark.slow(but=("edge",))`."""
+them `slow`; of many cases all but a few: `@pytest.mark.slow(but=2)`."""
 
 
 def keep_some(items: list[pytest.Item]) -> None:
-    """`slow(but=("edge",))` is no marker of the cases whose name holds one of these words."""
+    """`slow(but=2)` is no marker of two cases of a test: the first, and one from the middle."""
+    cases = defaultdict[tuple[object, str], list[pytest.Function]](list)
     for item in items:
-        kept = [mark for mark in item.own_markers if mark.name == "slow" and _is_kept(item, mark)]
-        item.own_markers = [mark for mark in item.own_markers if mark not in kept]
+        if isinstance(item, pytest.Function) and any(map(_keeps, item.own_markers)):
+            cases[item.parent, item.originalname].append(item)
+    for group in cases.values():
+        (kept,) = {mark.kwargs["but"] for mark in group[0].own_markers if _keeps(mark)}
+        for number in range(kept):
+            item = group[number * len(group) // kept]
+            item.own_markers = [mark for mark in item.own_markers if not _keeps(mark)]
 
 
-def _is_kept(item: pytest.Item, mark: pytest.Mark) -> bool:
-    return any(word in item.name for word in mark.kwargs.get("but", ()))
+def _keeps(mark: pytest.Mark) -> bool:
+    return mark.name == "slow" and "but" in mark.kwargs
 
 
 def spent() -> float:

@@ -148,7 +148,8 @@ def attention(g: Drawing) -> list[str]:
         k, v = presents
     if g.opset >= 23 and g.often(0.4):
         mask = _mask(g, batch, rows, total, past)
-        made = g.one("Attention", q, k, v, *([mask] if mask else []), scale=size**-0.5)
+        whole = [g.one("Expand", mask, g.ints(1, 1, rows, 1))] if mask else []  # onnxruntime broadcasts no rows
+        made = g.one("Attention", q, k, v, *whole, scale=size**-0.5)
     else:
         k, v = (_repeated(g, each, batch, groups, share, total, size) for each in (k, v))
         scores = g.one("MatMul", q, g.one("Transpose", k, perm=[0, 1, 3, 2]))
@@ -243,11 +244,11 @@ def _plane_norm(g: Drawing, x: str, channels: int) -> str:
 
 def mlp(g: Drawing) -> list[str]:
     """Products with activations between them, gated ones too."""
-    width, rows = g.among(8, 24, 50, 96), g.among(1, 3, 16, 33)
+    width, rows = g.among(8, 24, 50, 96), g.among(1, 3, 16, 33, 130)
     is_flat = g.often(0.4)
     x = g.input(rows, width) if is_flat else g.input(g.between(1, 2), rows, width)
     for _ in range(g.between(1, 3)):
-        hidden, given = g.among(16, 40, 130), x
+        hidden, given = g.among(16, 40, 40, 130, 1040), x
         x = row_norm(g, x, width) if g.often(0.4) else x
         if g.often(0.3):
             gate, up = g.node("Split", [linear(g, x, width, 2 * hidden), g.ints(hidden, hidden)], 2, axis=-1)
@@ -373,7 +374,9 @@ def qdq(g: Drawing) -> list[str]:
 
 
 def _quantised(g: Drawing, x: str, scale: float) -> str:
-    """The value in 8 bits and back."""
+    """The value in 8 bits and back, in steps near `scale`: sums of others are no halves of them, which either way of
+    adding could round up or down."""
+    scale = float(np.float32(scale * g.rng.uniform(0.9, 1.1)))
     element, zero = g.among((np.int8, 0), (np.uint8, 128), (np.int8, -3))
     operands = g.number(scale), g.constant(np.asarray(zero, element))
     g.step = max(g.step, scale)

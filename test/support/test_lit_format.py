@@ -27,6 +27,7 @@ def test_what_runs_warm(line: str, pipe: list[Command] | None) -> None:
     assert pipe_of(line) == pipe
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("run", "check", "code"),
     [

@@ -131,6 +131,7 @@ LIES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data(), LIES)
 def test_a_manifest_that_lies_is_refused_or_harmless(data, lie):

@@ -32,6 +32,7 @@ def scheduled(nests: Nests, capacity: int, event_slots: int):
     return run_passes(module, Allocate(copies=1), Schedule())
 
 
+@pytest.mark.slow
 @settings(
     max_examples=max(150, settings.default.max_examples),
     deadline=None,

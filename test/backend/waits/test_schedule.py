@@ -135,6 +135,7 @@ def test_addresses_are_asked_for():
         Schedule().apply(Context(), module_of(machine(1, 1), external()))
 
 
+@pytest.mark.slow
 def test_five_thousand_instructions_take_seconds_at_most():
     ops = [x := external()]
     for _ in range(120):

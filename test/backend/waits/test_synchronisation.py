@@ -23,6 +23,7 @@ def compiled(seed: int, shape: Shape, clusters: int, cores: int, capacity: int, 
     return run_passes(module, Allocate(), HoistLoads(), Schedule())
 
 
+@pytest.mark.slow
 @settings(
     max_examples=max(250, settings.default.max_examples),
     deadline=None,
@@ -41,6 +42,7 @@ def test_every_conflict_is_ordered(seed, units, capacity, event_slots):
         check(program, *units)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=max(150, settings.default.max_examples),
     deadline=None,
@@ -61,6 +63,7 @@ def test_every_conflict_of_rolling_buffers_is_ordered(seed, units, capacity, sha
         check(program, *units)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=max(150, settings.default.max_examples),
     deadline=None,

@@ -47,6 +47,7 @@ def check(modules, inputs, dtype):
     check_agreement({s: run_module(modules[s], inputs, checked=s == "fixed") for s in stops}, dtype)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     networks(layers=8),
@@ -60,6 +61,7 @@ def test_random_networks_agree_under_any_policy(drawn, target, rules):
     check(modules, drawn.inputs, "f32")
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("rules", ["S1,3,4", "S2,2,4"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_networks_agree_with_as_few_rules_as_possible(name, rules):
@@ -68,6 +70,7 @@ def test_small_networks_agree_with_as_few_rules_as_possible(name, rules):
     check(modules, inputs, "f32")
 
 
+@pytest.mark.slow
 def test_a_thousand_layers_are_fused_in_seconds():
     """Residual blocks: units end at 24 layers, and equal ones are planned once."""
     net = Net()
@@ -92,6 +95,7 @@ def test_a_concatenation_may_be_a_unit_on_several_clusters(policy):
     check(modules_at_stops(module, "manycore", Choices(policy=policy)), inputs, "f32")
 
 
+@pytest.mark.slow
 def test_units_are_named_in_the_order_of_their_outputs():
     net = Net()
     x = net.unary("relu", net.input(1, 4, 8, 8))

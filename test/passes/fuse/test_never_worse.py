@@ -61,6 +61,7 @@ def inception(net, x):
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["default", "edge"])
 @pytest.mark.parametrize("build", [residual, mobile, inception])
 def test_blocks_of_known_networks(build, name):

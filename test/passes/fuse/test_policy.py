@@ -24,6 +24,7 @@ def test_presets_are_those_of_the_specification(name):
     assert (policy.start, [rule.number for rule in policy.rules]) == EXPECTED[name]
 
 
+@pytest.mark.slow
 def test_the_table_of_rules():
     """Numbers, kinds and thresholds of docs/techniques/tfu.md."""
     assert list(RULES) == list(range(1, 20))
@@ -41,6 +42,7 @@ def test_the_table_of_rules():
     assert all(rule.meaning for rule in RULES.values())
 
 
+@pytest.mark.slow
 def test_rules_by_number_range_and_name():
     policy = parse_policy("custom", "s2, 1,stride-redundancy,8-10", "19=6")
     assert (policy.start, [rule.number for rule in policy.rules]) == ("S2", [1, 8, 9, 10, 19])
@@ -48,6 +50,7 @@ def test_rules_by_number_range_and_name():
     assert policy.threshold(RULES[10]) is None
 
 
+@pytest.mark.slow
 def test_a_threshold_of_a_preset():
     policy = parse_policy("pyramid", None, "11=75,redundancy=50")
     assert [policy.threshold(RULES[n]) for n in (11, 19)] == [50, 4]
@@ -81,6 +84,7 @@ def test_wrong_rules_are_refused_by_name(rules, thresholds, message):
         FuseLayers(rules=rules, thresholds=thresholds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -111,6 +115,7 @@ def test_wrong_options_are_refused_by_name(options, message):
         FuseLayers(**options)
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_wins_over_the_target():
     stored = Options(rules="S1,4,11", thresholds="11=75")
     assert chosen(None, None, None, stored) == ("custom", "S1,4,11", "11=75")
@@ -120,6 +125,7 @@ def test_what_is_asked_for_wins_over_the_target():
     assert chosen(None, None, None, Options()) == (DEFAULT, None, None)
 
 
+@pytest.mark.slow
 def test_a_target_file_stores_a_policy():
     text = targets.path("edge").read_text()
     stored = read_target(text + '\noptions: {rules: "S2,1,4,19", thresholds: "19=6"}\n', "edge.yaml")

@@ -75,11 +75,13 @@ def judge(number, candidate):
     return rule.judge(candidate, rule.threshold.default if rule.threshold else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4, 20))
 def test_each_rule_holds(number):
     assert judge(number, unit()).holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "numbers", "text"), FAILS)
 def test_each_rule_fails_with_its_numbers(number, numbers, text):
     verdict = judge(number, unit(**numbers))
@@ -87,22 +89,26 @@ def test_each_rule_fails_with_its_numbers(number, numbers, text):
     assert str(verdict).startswith(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "numbers", "text"), [f for f in FAILS if f[0] in SMALL_ONLY + LARGE_ONLY])
 def test_rules_of_one_mode_hold_in_the_other(number, numbers, text):
     assert judge(number, unit(**{**numbers, "is_small": number in LARGE_ONLY})).holds
 
 
+@pytest.mark.slow
 def test_an_output_that_may_overwrite_the_input_needs_room_for_the_larger_only():
     both = {"wanted_in_bytes": 600, "wanted_out_bytes": 600}
     assert not judge(12, unit(**both)).holds
     assert judge(12, unit(**both, may_overwrite=True)).holds
 
 
+@pytest.mark.slow
 def test_an_activation_between_two_main_layers_belongs_to_the_first():
     conv_relu_conv_relu = (MAIN(), Operator("vector", (0,), is_activation=True), MAIN(1), VECTOR(2))
     assert judge(6, unit(operators=conv_relu_conv_relu)).holds
 
 
+@pytest.mark.slow
 def test_every_rule_that_judges_has_a_remedy():
     assert all(rule.remedies for number, rule in RULES.items() if number > 3)
     assert RULES[10].remedies == (
@@ -110,6 +116,7 @@ def test_every_rule_that_judges_has_a_remedy():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_search_rules_order_the_steps():
     ahead, behind = Addition((3,), True, ((3, 4, 5),)), Addition((1,), False)
     assert RULES[1].order([ahead, behind]) == [ahead]
@@ -117,6 +124,7 @@ def test_search_rules_order_the_steps():
     assert RULES[3].order([behind, ahead]) == [behind, Addition((3, 4, 5), True, is_block=True), ahead]
 
 
+@pytest.mark.slow
 def test_what_was_folded_into_a_layer_is_an_operator_of_its_own():
     net = Net()
     x = net.conv(net.input(1, 4, 8, 8), 4, act="relu")
@@ -272,6 +280,7 @@ def units(build, where, rules):
     return found
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("number", "build", "where", "rules", "without"), DECIDES, ids=lambda p: getattr(p, "__name__", None)
 )
@@ -286,12 +295,14 @@ def test_the_rule_decides(number, build, where, rules, without):
     assert not any(f"rule {number} " in reason for _, _, reason in other)
 
 
+@pytest.mark.slow
 def test_a_block_is_fused_whole():
     ((layers, _, reason),) = units(block_of_three, "edge", "S1,3,4,19")
     assert layers == ["fgraph.unary", *["fgraph.conv"] * 3, "fgraph.binary"]
     assert reason == "output follows"
 
 
+@pytest.mark.slow
 def test_a_block_in_a_branch_of_a_block():
     def nested(net):
         x = net.unary("relu", net.input(1, 4, 16, 16))
@@ -302,6 +313,7 @@ def test_a_block_in_a_branch_of_a_block():
     assert [len(u[0]) for u in units(nested, "edge", "S1,1,3,4,19")] == [7]
 
 
+@pytest.mark.slow
 def test_start_rules():
     """S1 begins at the first layer, S2 at the first convolution; what stands before it stays alone."""
     assert [len(u[0]) for u in units(behind_a_unary, "edge", "S1,1,4")] == [2]
@@ -311,6 +323,7 @@ def test_start_rules():
     ]
 
 
+@pytest.mark.slow
 def test_fewer_maps_are_loaded_until_the_count_is_allowed():
     assert [u[1] for u in units(many_images, "edge", "S1,1,4,18")] == [16]
     assert [u[1] for u in units(many_images, "edge", "S1,1,4")] == [32]

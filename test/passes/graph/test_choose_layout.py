@@ -66,6 +66,7 @@ def chosen(module, layout):
     return module, [op.attributes[LAYOUT].data for op in module.walk() if LAYOUT in op.attributes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["tiny", "edge"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_layout_gives_the_same_numbers(name, target):
@@ -85,6 +86,7 @@ def test_every_layout_gives_the_same_numbers(name, target):
             np.testing.assert_allclose(fixed[key], array, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_map_lies_as_its_layout_says():
     """The strided copies convert: the store writes the layout, and only it."""
     base = tiled(wide()[0], "tiny")
@@ -96,6 +98,7 @@ def test_a_map_lies_as_its_layout_says():
     assert store.view.data == TensorView(0, (9 * 8 * 32, 1, 8 * 32, 32))
 
 
+@pytest.mark.slow
 def test_blocks_are_copied_one_by_one():
     module, names = chosen(tiled(wide()[0], "edge"), "nchwc")
     assert set(names) == {"nchwc"}
@@ -119,6 +122,7 @@ def parsed(text):
     return Parser(context, text).parse_module()
 
 
+@pytest.mark.slow
 def test_blocks_need_whole_blocks():
     _, names = chosen(tiled(wide((20, 20, 20))[0], "default"), "nchwc")
     assert names == []
@@ -128,6 +132,7 @@ def test_blocks_need_whole_blocks():
     assert Copies(shape, 4, (MapCopy(Region(ZERO, shape), 1),)).has_blocks
 
 
+@pytest.mark.slow
 def test_the_boundary_stays_as_the_file_says():
     """Inputs, outputs, what is reshaped, concatenated or transposed."""
     net = Net()
@@ -139,10 +144,12 @@ def test_the_boundary_stays_as_the_file_says():
     assert chosen(tiled(module, "tiny"), "nhwc")[1] == []
 
 
+@pytest.mark.slow
 def test_auto_keeps_nchw_where_runs_are_long():
     assert chosen(tiled(wide()[0], "df"), "auto")[1] == []
 
 
+@pytest.mark.slow
 def test_auto_takes_what_the_model_says_is_cheaper():
     edge, shape = targets.load("edge"), (1, 64, 56, 56)
     columns = Copies(shape, 4, (MapCopy(Region(ZERO, (1, 64, 56, 2)), 28),))
@@ -170,6 +177,7 @@ def test_products_that_lines_are_filled_for_one_by_one_keep_nchw():
     assert cycles == {"nchw": 16 * 32 * 9 * 4, "nhwc": 16 * 32 * 345}  # 4 fills of 9 taps; 345 writes
 
 
+@pytest.mark.slow
 def test_a_unit_without_a_partition_is_left_alone():
     module = aimed(wide()[0], "tiny")
     Run().advance(module, ["typed", "fused"], Choices(policy="none"))
@@ -177,6 +185,7 @@ def test_a_unit_without_a_partition_is_left_alone():
     assert chosen(module, "nhwc")[1] == []
 
 
+@pytest.mark.slow
 @given(st.sampled_from(LAYOUTS), st.tuples(*[st.integers(1, 4)] * 4), st.data())
 def test_run_length_by_brute_force(layout, shape, data):
     n, c, h, w = shape

@@ -59,6 +59,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("build", "machine", "kib", "dtype"), CASES)
 def test_part_stays_and_numbers_do(build, machine, kib, dtype):
     net = Net()

@@ -90,6 +90,7 @@ def test_running_the_pass_again_changes_nothing():
     assert str(low) == before
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("order", ["fewest", "channel-major", "tap-major", "pixel-major"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_convolutions_through_their_tables_give_the_same_numbers(name, order):

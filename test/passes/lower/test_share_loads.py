@@ -79,6 +79,7 @@ def turned_pairs():
     return net.module(net.layer(graph.ConcatOp(parts, 3)))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("target", "dtype"), [("edge", "f16"), ("edge", "f32"), ("default", "f16")])
 def test_windows_of_a_table_are_of_one_buffer(target, dtype):
     module, inputs = turned_pairs()

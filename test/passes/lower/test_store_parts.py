@@ -120,6 +120,7 @@ def machines(draw):
     return machine_of(name, draw(st.sampled_from([8192, 16384, 32768])), clusters)
 
 
+@pytest.mark.slow
 @settings(max_examples=LIMIT)
 @given(networks(), machines(), st.sampled_from(["f32", "f16", "bf16"]))
 def test_outputs_are_right_on_any_machine(network, machine, dtype):

@@ -11,6 +11,7 @@ from frustum.passes.errors import Unsupported
 from frustum.runtime.tools.cli import main
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("operator", TRANSFORMER)
 def test_random_options(operator, seed):

@@ -73,6 +73,7 @@ def covered(region, counts, dims, cluster):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["optimal", "greedy"])
 @pytest.mark.parametrize("build", [branches, strided])
 @pytest.mark.parametrize(("name", "kib"), [("edge", 8), ("default", 8), ("df", 16)])
@@ -117,6 +118,7 @@ def pooled(net):
     return net.conv(net.pool("max", net.conv(net.input(1, 8, 96, 96), 32)), 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kib", [64, 256, 2048])
 @pytest.mark.parametrize("build", [chain, bottlenecks, pooled])
 def test_a_small_network_takes_what_the_model_says(build, kib):

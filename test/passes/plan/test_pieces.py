@@ -141,6 +141,7 @@ def piece_bytes(work, submap):
     return inputs + result, weights + c * sum(work.channel_bytes)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "reductions"])
 def test_pieces_fit_nram_and_wram(name):
     core = target("tiny").core

@@ -45,6 +45,7 @@ def cut(module, cores, way, owners, step=1):
     return module
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("cores", [1, 2, 4, 16])
 @pytest.mark.parametrize("owners", ["clusters", "cores"])
 @pytest.mark.parametrize("way", WAYS)
@@ -92,6 +93,7 @@ def test_tiles_of_cores_are_disjoint(cores):
     assert len(maps) == 4 and all((made == 1).all() for made in maps.values())
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("order", "rolls"), [("row-major", True), ("serpentine", True), ("column-major", True), ("mirrored", True),
                          ("quadrants", True), ("checkerboard", False)],

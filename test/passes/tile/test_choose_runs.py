@@ -92,6 +92,7 @@ def in_core(module):
     return sum(isinstance(op, t.ComputeOp) and t.is_in_core(op.result) for op in module.walk())
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("build", NETWORKS)
@@ -108,6 +109,7 @@ def test_runs_are_right(build, target, dtype):
             assert check(program, chip.clusters, chip.cluster.cores)
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize(
     ("build", "count"), [*((build, 1) for build in NETWORKS[:4]), (fire, 3), (shuffled, 2), (grouped, 2)]
 )

@@ -129,6 +129,7 @@ def cut(draw, borders):
     return Drawn(module, inputs, target, partition)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("borders", ["overlap", "exchange"])
 def test_a_unit_of_any_layers_gives_the_same_numbers(borders):
     done = []
@@ -195,6 +196,7 @@ def partitions(draw, dims, clusters, layers):
 CLUSTERS = {"tiny": 2, "default": 4}
 
 
+@pytest.mark.slow
 def test_units_with_resident_maps_give_the_same_numbers():
     kept, sent = [], []
 
@@ -252,6 +254,7 @@ def branches(*, keeps, batch=1, axis=1):
     return module, inputs, placed(as_units(module, "default", groups))
 
 
+@pytest.mark.slow
 def test_branches_are_written_side_by_side_in_sram():
     module, inputs, lowered = branches(keeps=True)
     (joined_,) = only(lowered, tile.ConcatOp)
@@ -261,6 +264,7 @@ def test_branches_are_written_side_by_side_in_sram():
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "axis"), [(1, 1), (2, 1), (1, 2), (2, 2)])
 def test_branches_are_written_side_by_side_in_dram(batch, axis):
     module, inputs, lowered = branches(keeps=False, batch=batch, axis=axis)
@@ -270,6 +274,7 @@ def test_branches_are_written_side_by_side_in_dram(batch, axis):
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 def test_what_is_needed_in_two_places_in_dram_is_moved():
     net = Net()
     x = net.conv(net.input(1, 2, 8, 8), 4)
@@ -306,6 +311,7 @@ def sent_by(lowered, clusters=4):
     return found
 
 
+@pytest.mark.slow
 def test_columns_at_the_borders_of_clusters_are_sent_to_the_neighbours():
     columns = Partition((1, 8, 16, 4), 3, 1)
     module, inputs, lowered = two_convolutions(columns, columns)
@@ -314,6 +320,7 @@ def test_columns_at_the_borders_of_clusters_are_sent_to_the_neighbours():
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 def test_rolling_rows_send_their_columns_step_by_step():
     steps = Partition((1, 8, 2, 4), 3, 2, "exchange")
     module, inputs, lowered = two_convolutions(steps, steps)
@@ -321,12 +328,14 @@ def test_rolling_rows_send_their_columns_step_by_step():
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 def test_all_clusters_get_all_channels_after_a_split_along_them():
     module, inputs, lowered = two_convolutions(Partition((1, 2, 16, 16), 1, 1), Partition((1, 2, 16, 16), 1, 1))
     assert sent_by(lowered) == {(a, b): 2 * 16 * 16 for a in range(4) for b in range(4) if a != b}
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 def test_rows_that_are_dealt_anew_are_sent_as_far_as_they_are_read():
     """13 of 27 rows: clusters make 7 each and read 9 from row 8 k on."""
     net = Net()
@@ -341,6 +350,7 @@ def test_rows_that_are_dealt_anew_are_sent_as_far_as_they_are_read():
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [8, 6])
 def test_channels_stay_where_they_are_made(channels):
     """A global average of a map whose channels are dealt."""
@@ -354,6 +364,7 @@ def test_channels_stay_where_they_are_made(channels):
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 def test_rows_go_to_clusters_by_channels():
     net = Net()
     x = net.conv(net.input(1, 4, 8, 8), 8)
@@ -364,6 +375,7 @@ def test_rows_go_to_clusters_by_channels():
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 def test_who_reads_what_its_cluster_has_made_asks_for_nothing():
     """Rows are sent by channels to one reader; another one reads them as they were made."""
     net = Net()
@@ -378,6 +390,7 @@ def test_who_reads_what_its_cluster_has_made_asks_for_nothing():
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_send_that_is_missing_is_found(number):
     columns = Partition((1, 8, 16, 4), 3, 1)
@@ -387,6 +400,7 @@ def test_a_send_that_is_missing_is_found(number):
         same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 def test_a_kept_map_that_is_an_output_too_is_stored():
     net = Net()
     x = net.conv(net.input(1, 2, 8, 8), 4)
@@ -398,6 +412,7 @@ def test_a_kept_map_that_is_an_output_too_is_stored():
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 def test_what_is_in_two_concatenations_is_copied_once():
     net = Net()
     x = net.conv(net.input(1, 2, 8, 8), 2)
@@ -410,6 +425,7 @@ def test_what_is_in_two_concatenations_is_copied_once():
     same_outputs(module, inputs, lowered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
@@ -430,6 +446,7 @@ def test_a_partition_that_does_not_go_is_refused_by_name(partition, message):
         placed(units)
 
 
+@pytest.mark.slow
 def test_moves_cannot_keep_their_result():
     net = Net()
     module, _ = net.module(net.layer(graph.TransposeOp(net.input(1, 2, 4, 4), (0, 2, 3, 1))))

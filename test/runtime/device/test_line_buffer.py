@@ -52,6 +52,7 @@ MACHINES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(CASES | QUANTISED, MACHINES)
 @settings(max_examples=150, deadline=None)
 def test_results_with_and_without_are_identical(case, machine):
@@ -59,6 +60,7 @@ def test_results_with_and_without_are_identical(case, machine):
     check(case, machine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "stride"), list(product(range(1, 8), range(1, 5))))
 def test_every_kernel_and_stride_at_every_width_padding_and_dilation(kernel, stride):
     """Widths and paddings in steps that together meet every remainder; the property above draws the rest."""
@@ -69,6 +71,7 @@ def test_every_kernel_and_stride_at_every_width_padding_and_dilation(kernel, str
             check(case, machine)
 
 
+@pytest.mark.slow
 def test_worked_rows_of_9_elements_in_16_element_blocks():
     """The first fill is 7 windows of one row, 2 that straddle and 5 of the next: one block.  Three rows are 25
     windows: in split mode a write for each row piece, of which the second fill of 14 lines has one."""
@@ -79,12 +82,14 @@ def test_worked_rows_of_9_elements_in_16_element_blocks():
     assert writes == [3, 2]
 
 
+@pytest.mark.slow
 def test_padding_is_inserted_and_memory_between_rows_may_be_poison():
     """Rows of 5 with 2 unwritten elements after each and a border of 1 on the fly."""
     case = Case(5, 4, 2, 2, kernel=(3, 3), pads=(1, 1, 1, 1), gap=2)
     check(case, target())
 
 
+@pytest.mark.slow
 def test_images_that_follow_each_other_are_one_run():
     """Channels outside of images: the last row of an image and the first of the next are neighbours."""
     machine, case = target(lines=32), Case(5, 2, 1, 1, images=3, channels_outside=True)
@@ -94,6 +99,7 @@ def test_images_that_follow_each_other_are_one_run():
     check(case, machine)
 
 
+@pytest.mark.slow
 def test_rows_whose_elements_are_apart_are_written_one_by_one():
     """A map with its positions 8 bytes apart cannot be one run: both modes do the same."""
     case = Case(6, 2, 1, 1, kernel=(1, 3))
@@ -107,6 +113,7 @@ def test_rows_whose_elements_are_apart_are_written_one_by_one():
     assert counted[0] == counted[1] and counted[0].discarded == 0
 
 
+@pytest.mark.slow
 @given(CASES | QUANTISED, st.integers(1, 3), MACHINES)
 @settings(max_examples=60, deadline=None)
 def test_channels_last_convolutions_count_in_closed_form(case, spare, machine):
@@ -129,6 +136,7 @@ def test_channels_last_convolutions_count_in_closed_form(case, spare, machine):
     assert counts.writes == work.line_writes_split.sum() == matrix_work(unit, action, "channels_last").writes
 
 
+@pytest.mark.slow
 def test_a_block_of_channels_last_serves_all_its_channels():
     """5 positions of 4 f16 channels, 40 bytes, in blocks of 32: 2 writes a row; channel by channel it were 4."""
     machine, case = target(), Case(5, 3, 4, 1, element="f16", channels_inside=True)
@@ -140,6 +148,7 @@ def test_a_block_of_channels_last_serves_all_its_channels():
     assert counts.writes == 3 * 4
 
 
+@pytest.mark.slow
 def test_a_channels_last_convolution_takes_no_set_up():
     machine, case = target(), Case(5, 3, 4, 1, channels_inside=True)
     body = (set_up_of(case.conv("split"), machine.core.matrix), case.conv("channels_last"))
@@ -167,6 +176,7 @@ def test_clipped_executions_derive_their_own_numbers():
     assert counts.discarded == work.discarded.sum() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -185,6 +195,7 @@ def test_a_wrong_set_up_is_refused(changes, message):
         run(case, "continuous", machine, detailed=True, body=body)
 
 
+@pytest.mark.slow
 def test_a_continuous_convolution_needs_a_set_up_of_its_own():
     machine, case = target(), Case(9, 2, 1, 1, kernel=(1, 3))
     conv = case.conv("continuous")

@@ -28,6 +28,8 @@ from frustum.runtime.failures import UsageError
 from frustum.runtime.model.chain import Chain
 from frustum.runtime.tools import cli
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 LAYERS = 6
 CUT = ("--split", "outputs")

@@ -93,6 +93,7 @@ def test_any_flipped_byte_of_any_file_is_refused(compiled, name, place, change):
         path.write_bytes(good)
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("name", [MANIFEST, *PIECES])
 @pytest.mark.parametrize("keep", [0, 1, 8, 63, 64, 65, 0.5, -1])
 def test_truncated_files_are_refused(folder, name, keep):
@@ -125,6 +126,7 @@ def test_files_outside_the_folder_are_refused(folder, file):
     assert "error: " in refused(folder)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", [MANIFEST, *PIECES])
 @pytest.mark.parametrize("what", ["pipe", "zeros", "folder"])
 def test_what_is_no_file_is_neither_waited_for_nor_read(folder, name, what):
@@ -153,6 +155,7 @@ def test_files_of_any_length_are_not_read_to_be_refused(folder):
         assert f"{folder / name}: error: damaged: " in refused(folder)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

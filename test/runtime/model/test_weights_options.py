@@ -12,6 +12,8 @@ from frustum.runtime.report.report import weights_held
 from frustum.runtime.report.terminal import render
 from frustum.runtime.tools.cli import main
 
+pytestmark = pytest.mark.slow
+
 SQUEEZENET = ("zoo:squeezenet", "default", "f16")
 
 

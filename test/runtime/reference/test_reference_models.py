@@ -20,6 +20,7 @@ def run(module, inputs):
     return ReferenceExecutor(store_of(module)).run_graph(module, inputs)
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name):
     model = zoo_model(name)
@@ -29,6 +30,7 @@ def test_zoo(name):
     assert agreement.good, agreement
 
 
+@pytest.mark.slow
 def test_a_batch_of_four():
     model = zoo_model("squeezenet")
     module = import_onnx(model, batch=4)
@@ -37,6 +39,7 @@ def test_a_batch_of_four():
     assert agreement.good, agreement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", published())
 def test_published_models(path):
     arrays = np.load(path.with_suffix(".io.npz"))

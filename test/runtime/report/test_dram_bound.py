@@ -22,6 +22,7 @@ from frustum.runtime.report.dram_bound import attention_words, dram_bound
 EXAMPLES = {"normed": 30, "product": 40, "windows": 30, "attention": 20, "any_graph": 40}
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_schedule_of_a_small_graph_moves_less(family):
     """Random graphs with all sizes of memory from the smallest in which they can be made; `make soak` tries 2,000."""

@@ -38,6 +38,7 @@ def cubed():
     return net, x
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("build", [turned, convolved, cubed])
 @pytest.mark.parametrize("policy", ["optimal", "none"])
 def test_the_report_tells_what_ran(build, policy):

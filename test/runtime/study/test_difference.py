@@ -83,6 +83,7 @@ def test_the_keys_that_differ_are_named(reports):
     assert "keys of the report" not in difference(reports["two"], reports["two"]).text()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [

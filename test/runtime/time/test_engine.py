@@ -209,6 +209,7 @@ def _serve(engines, now, lines, port_free):
             engine.state, engine.until = "running", now + (op.cycles if last else op.full)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_random_queues_take_the_same_time_when_every_cycle_is_looked_at(block):
     finished = 0

@@ -13,18 +13,21 @@ SETTINGS = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow
 BLOCK = 20
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("block", range(5))
 def test_hand_made_programs_take_what_the_model_says(block):
     finished = sum(check_hand_made(seed) for seed in range(BLOCK * block, BLOCK * block + BLOCK))
     assert finished >= BLOCK / 2
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(COMPILED)
 def test_compiled_networks_take_what_the_model_says(case):
     check_compiled(case)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(COMPILED)
 def test_further_networks_take_what_the_model_says(case):

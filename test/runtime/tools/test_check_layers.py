@@ -193,6 +193,7 @@ PASSES = [
 ]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("step", "change", "stop", "layer"), PASSES, ids=[change.__name__ for _, change, *_ in PASSES])
 def test_a_wrong_pass_is_named(step, change, stop, layer, checked, monkeypatch: pytest.MonkeyPatch) -> None:
     after(monkeypatch, step, change)

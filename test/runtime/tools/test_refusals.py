@@ -236,12 +236,14 @@ def test_every_refusal_in_the_source_has_a_case() -> None:
     assert refusals() == {*REFUSED, *CALLED, *ELSEWHERE}
 
 
+@pytest.mark.slow(but=8)
 @pytest.mark.parametrize("said", REFUSED)
 def test_refused(said: str, files: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(REFUSED[said].format(**vars(files)).split()) == failures.BAD_INPUT
     assert matches(capsys.readouterr().err, said)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("said", CALLED)
 def test_refused_in_python(said: str, files: SimpleNamespace) -> None:
     with pytest.raises(failures.UsageError) as caught:
@@ -295,6 +297,7 @@ def sample(name: str, files: SimpleNamespace) -> str:
     return choices[0] if choices else SAMPLES[name].format(**vars(files))
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("name", LATE)
 def test_an_option_is_refused_where_it_has_no_effect(
     name: str, files: SimpleNamespace, capsys: pytest.CaptureFixture[str]
@@ -308,6 +311,7 @@ def test_an_option_is_refused_where_it_has_no_effect(
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", [name for name, said in LATE.items() if said.until in STOPS])
 def test_an_option_is_refused_from_its_stop_on(name: str, files: SimpleNamespace) -> None:
     first, value = STOPS.index(LATE[name].until), sample(name, files)
@@ -320,6 +324,7 @@ def test_an_option_is_refused_from_its_stop_on(name: str, files: SimpleNamespace
             refuse_late(asked, "m", STOPS[: stop + 1], {})
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", BESIDE)
 def test_an_option_is_refused_beside_a_pipeline(
     name: str, files: SimpleNamespace, capsys: pytest.CaptureFixture[str]
@@ -394,6 +399,7 @@ def test_every_class_of_errors_has_a_case() -> None:
     assert error_classes() == set(ERRORS)
 
 
+@pytest.mark.slow(but=5)
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 def test_a_class_of_errors(kind: type[Error], files: SimpleNamespace) -> None:
     code, cause = ERRORS[kind]

@@ -40,6 +40,7 @@ def test_groups_of_heads_share_keys_and_values(heads, is_apart):
     check(*attention(heads, (16, 8), 20, 33, is_apart=is_apart, is_merged=not is_apart), "edge")
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("constants, rest", [("q", {}), ("k", {"is_apart": True}), ("kv", {"is_channels_first": True})])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_operands_are_weights(target_name, constants, rest):
@@ -123,6 +124,7 @@ def twice(**changes):
     return attention((4, 4), (32, 32), 256, 512, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("carry", ["auto", "f32"])
 def test_scores_are_made_twice_where_the_vector_unit_has_more_to_do(dtype, carry):

@@ -39,6 +39,7 @@ def network(images=8, stride=2):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("name", ["default", "edge", "df"])
 def test_transfers_among_layers_give_the_same_numbers_and_no_race(name, stride):
@@ -56,6 +57,7 @@ def test_one_copy_is_loaded_behind_its_last_reader_and_stored_before_its_maker()
     assert store_gaps(5, 6, 1) == Gaps(0, 5) and not store_gaps(0, 6, 1) and not load_gaps([5], 6, 1)
 
 
+@pytest.mark.slow
 def test_a_strided_kernel_of_one_tap_may_be_compacted():
     """On `default` a line needs a write of its own for each of the rows of 7 that are read with a stride."""
     from stops import target

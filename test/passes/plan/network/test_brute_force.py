@@ -17,6 +17,7 @@ from frustum.dialects import graph
 HEALTH = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, derandomize=True, suppress_health_check=HEALTH)
 @given(GRAPHS_ON_MACHINES)
 def test_no_way_through_is_cheaper(case):
@@ -83,6 +84,7 @@ def picked_from_channels():
     return net, [net.layer(graph.SliceOp(x, (0,) * 4, (1, 2, 2, 1), (1, 2, 1, 1)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "machine", "kib", "dtype"),
     [

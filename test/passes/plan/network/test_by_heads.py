@@ -17,6 +17,8 @@ from frustum.passes.analysis.unit_layers import layers_of
 from frustum.passes.plan.network.layer_order import heads_together, ops_of_section
 from frustum.runtime.reference.graph import network_of
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = {"f32": 1e-5, "f16": 6e-3}
 
 

@@ -11,6 +11,8 @@ from searches import counted, modelled, with_sram
 
 from frustum.passes.plan.tile_search import SEARCHES
 
+pytestmark = pytest.mark.slow
+
 
 def head_of_vgg(net):
     """Two convolutions at the size of the map, then a pooling: the first layers of VGG, with fewer channels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from networks import Net
 
 from frustum.backend import targets
@@ -24,6 +25,7 @@ def unit(layers=3):
     return wrap(ops_of_section(network_of(net.module(x)[0])), "u0", "by hand")
 
 
+@pytest.mark.slow
 def test_rows_that_roll_are_taken_where_they_read_less():
     """Three windows in 24 KiB: tiles that overlap read rows again, rolling ones do not."""
     made = unit()
@@ -34,6 +36,7 @@ def test_rows_that_roll_are_taken_where_they_read_less():
     assert found.cost.sram.total_bytes <= 24 * KIB
 
 
+@pytest.mark.slow
 def test_borders_are_restricted():
     made = unit()
     assert plan_given(made, EDGE, 24 * KIB, "exchange").partition.borders == "exchange"

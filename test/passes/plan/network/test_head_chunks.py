@@ -62,6 +62,7 @@ def chunks(module, kib, is_summed):
 CASES = [("f16", 24, HEADS // 2), ("f32", 48, HEADS), ("f32", 48, HEADS // 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kib", "groups"), CASES)
 def test_numbers_are_right_and_queries_stay_in_sram(dtype, kib, groups):
     module, given = layer(groups)
@@ -125,6 +126,7 @@ def attentions(network):
 WAYS = [({}, False), ({"is_apart": True}, False), ({"is_normed": True}, True)]
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("is_joint", [False, True])
 @pytest.mark.parametrize(("way", "normed"), WAYS)
 def test_chunks_of_planes_compute_the_same_and_are_undone(way, normed, is_joint):
@@ -149,6 +151,7 @@ def test_chunks_of_planes_compute_the_same_and_are_undone(way, normed, is_joint)
     assert str(network) == before
 
 
+@pytest.mark.slow
 def test_layers_element_by_element_are_made_again_for_each_chunk():
     module, given = planes(is_plain=True)
     (wanted,) = run_module(module, given).values()
@@ -165,6 +168,7 @@ def test_layers_element_by_element_are_made_again_for_each_chunk():
     assert str(network) == before
 
 
+@pytest.mark.slow
 def test_products_without_a_bias_go_beside_such_with_one():
     net = Net()
     x = net.input(1, ROWS, WIDTH)
@@ -178,18 +182,21 @@ def test_products_without_a_bias_go_beside_such_with_one():
     np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 def test_no_queries_apart_where_those_of_a_head_fit_too():
     module, _ = planes()
     _, plan = planned(module, 64)
     assert heads_in_chunks(plan.order, plan.units, module, 64 << 10, is_apart=True) == []
 
 
+@pytest.mark.slow
 def test_no_norms_of_their_own_where_nobody_else_reads_the_map():
     module, _ = planes()
     _, plan = planned(module, 64)
     assert heads_in_chunks(plan.order, plan.units, module, 64 << 10, is_normed=True) == []
 
 
+@pytest.mark.slow
 def test_a_residual_block_with_attention_moves_little_more_than_it_must():
     """Compiled with the map, and its norm, and what attention reads beside each other in no way in SRAM."""
     module, given = planes(normed=True)
@@ -205,6 +212,7 @@ def test_a_residual_block_with_attention_moves_little_more_than_it_must():
     assert said <= weights + 8 * size
 
 
+@pytest.mark.slow
 def test_no_chunks_of_heads_with_masks_of_their_own_or_that_others_read():
     assert chunks(layer(mask=(1, HEADS, ROWS, ROWS))[0], 48, False)[1] == []
     assert chunks(layer(shared=True)[0], 48, False)[1] == []

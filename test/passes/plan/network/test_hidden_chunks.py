@@ -58,6 +58,7 @@ def compiled(module, dtype, kib, carry="auto"):
     return modules_at_stops(module, edge(kib), Choices(dtype=dtype, carry=carry))
 
 
+@pytest.mark.slow
 def test_rows_dealt_to_clusters_read_weights_once_too():
     """Of each cluster's rows the hidden map, 1.5 MiB of 2, does not fit beside what comes in and goes out."""
     rows, width, hidden = 1024, 768, 3072
@@ -75,6 +76,7 @@ def test_rows_dealt_to_clusters_read_weights_once_too():
 CASES = [("plain", None, True), ("plain", "relu", False), ("silu", None, True), ("gated", None, True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "act", "residual"), CASES)
 @pytest.mark.parametrize(("dtype", "kib"), [("f32", 52), ("f16", 28)])
 def test_weights_and_maps_cross_the_port_once_and_the_hidden_map_never(dtype, kib, kind, act, residual):
@@ -99,6 +101,7 @@ def test_weights_and_maps_cross_the_port_once_and_the_hidden_map_never(dtype, ki
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.slow
 def test_an_input_of_the_network_that_all_chunks_read_stays_in_sram():
     net = Net()
     x = net.input(ROWS, WIDTH)
@@ -114,6 +117,7 @@ def test_an_input_of_the_network_that_all_chunks_read_stays_in_sram():
     np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE["f16"] * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.slow
 def test_sums_that_are_to_wait_in_f32_do_not_wait_in_f16():
     found = compiled(mlp()[0], "f16", 32, carry="f32")
     assert not any(PART_OF_SUM in op.attributes for op in found["fused"].walk())
@@ -143,6 +147,7 @@ def test_chunks_are_undone(kind):
     assert str(network) == before
 
 
+@pytest.mark.slow
 def test_no_chunks_where_what_is_around_them_does_not_fit_or_somebody_else_reads_the_hidden_map():
     module, _ = mlp()
     _, plan = planned(module, edge(64))
@@ -155,6 +160,7 @@ def test_no_chunks_where_what_is_around_them_does_not_fit_or_somebody_else_reads
     assert in_chunks(plan.order, plan.units, module, 64 << 10) == []
 
 
+@pytest.mark.slow
 def test_a_hidden_map_is_made_in_chunks_wherever_something_of_it_goes_through_dram():
     """Of a gated one perhaps one of both products alone, what comes of them staying."""
     module, _ = mlp("gated")

@@ -18,6 +18,8 @@ from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
 from frustum.passes.plan.network.prices import FAR, Prices, Rows
 from frustum.runtime.reference.graph import network_of
 
+pytestmark = pytest.mark.slow
+
 LONGEST = 5
 
 

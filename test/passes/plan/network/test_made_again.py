@@ -63,6 +63,7 @@ def convolutions(network):
     return sum(isinstance(op, g.ConvOp) for op in network.walk())
 
 
+@pytest.mark.slow
 def test_a_large_map_is_made_again_instead_of_stored():
     target = machine(80)
     network, x = squeezed(target), 4 * 48 * 48 * 4
@@ -71,6 +72,7 @@ def test_a_large_map_is_made_again_instead_of_stored():
     assert planned(network, target).dram_bytes < min(plan.dram_bytes / 2, 3.6 * x)
 
 
+@pytest.mark.slow
 def test_the_network_has_the_layers_twice_where_that_is_better():
     target = machine(80)
     network = squeezed(target)
@@ -79,6 +81,7 @@ def test_the_network_has_the_layers_twice_where_that_is_better():
     network.verify()
 
 
+@pytest.mark.slow
 def test_a_map_that_stays_is_made_once():
     target = machine(4096)
     network = squeezed(target)
@@ -93,6 +96,7 @@ def test_an_output_is_made_once():
     assert convolutions(network) == 3
 
 
+@pytest.mark.slow
 def test_what_is_undone_is_as_it_was():
     target = machine(80)
     network = squeezed(target)
@@ -106,6 +110,7 @@ def test_what_is_undone_is_as_it_was():
     assert str(network) == before
 
 
+@pytest.mark.slow
 def test_readers_behind_sums_and_what_they_are_made_from():
     network = squeezed(machine(80))
     order = order_of(ops_of_section(network), outputs_of_section(network, None))
@@ -119,6 +124,7 @@ def test_readers_behind_sums_and_what_they_are_made_from():
     assert chain(order, 0, 1000, 0) == []
 
 
+@pytest.mark.slow
 def test_an_input_that_several_units_load_is_copied_where_that_saves_enough():
     target = machine(80)
     network = squeezed(target)
@@ -136,6 +142,7 @@ def test_an_input_that_several_units_load_is_copied_where_that_saves_enough():
     assert str(network) == before
 
 
+@pytest.mark.slow
 def test_an_input_in_another_shape_is_held_as_its_readers_see_it():
     """A row is less its mean, which needs all of it; SRAM holds the row once."""
     net = Net()
@@ -172,6 +179,7 @@ def copies(network):
     return [op for op in network.walk() if isinstance(op, g.UnaryOp) and op.kind == "identity"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kib", "count"), [(96, 1), (256, 0)])
 def test_a_small_input_stays_for_layers_behind_more_weights_than_sram_holds(kib, count):
     network, target = far(), machine(kib)
@@ -183,6 +191,7 @@ def test_a_small_input_stays_for_layers_behind_more_weights_than_sram_holds(kib,
         assert tuple(copy.attributes["frustum.form"].get_values()) == (3, 3, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "least"), [(X - 1, 0), (X, WEIGHTS)])
 def test_an_input_that_is_large_or_read_nearby_is_not_copied(most, least):
     network = far()
@@ -190,6 +199,7 @@ def test_an_input_that_is_large_or_read_nearby_is_not_copied(most, least):
     assert hold_far_inputs(order, most, least) == [] and not copies(network)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("element", [f32, i8])
 def test_integers_are_not_copied(element):
     network = far()
@@ -199,6 +209,7 @@ def test_integers_are_not_copied(element):
     assert bool(hold_far_inputs(order, 1e9, 0)) == (element == f32)
 
 
+@pytest.mark.slow
 def test_an_input_that_a_unit_behind_a_sum_over_it_needs_again_stays():
     net = Net()
     x = net.input(1, 16, 24, 24)

@@ -18,6 +18,8 @@ from frustum.passes.plan import model
 from frustum.passes.plan.network.optimal import OptimalOptions, plan_network
 from frustum.runtime.reference.graph import network_of
 
+pytestmark = pytest.mark.slow
+
 SIZES_KIB = (64, 128, 192, 256, 384, 512, 1024, 2048, 8192)
 
 

@@ -68,12 +68,14 @@ def is_least(module, target):
     return (NEVER if plan is None else plan.dram_bytes) == least_bytes(module, target)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, derandomize=True)  # always the same; new ones are in test/soak/soak_optimal.py
 @given(st.one_of(fusable(5), cases(4)), TARGETS, SIZES)
 def test_no_way_through_a_small_network_is_cheaper(case, target, kib):
     assert is_least(case.module, with_sram(targets.load(target), kib * 1024))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kib", [8, 24])
 def test_a_map_that_is_both_factors_of_a_product(kib):
     """It is loaded twice, once in each form, whoever reads the product."""
@@ -84,6 +86,7 @@ def test_a_map_that_is_both_factors_of_a_product(kib):
     assert is_least(net.module(y)[0], with_sram(EDGE, kib * 1024))
 
 
+@pytest.mark.slow
 def test_a_map_that_one_reader_takes_in_another_form_stays_for_the_other():
     """It is stored for the one, and read in SRAM by the other, whoever comes first."""
     net = Net()
@@ -93,6 +96,7 @@ def test_a_map_that_one_reader_takes_in_another_form_stays_for_the_other():
     assert is_least(module, with_sram(EDGE, 6 * 1024))
 
 
+@pytest.mark.slow
 def test_all_ways_through_fourteen_layers():
     """Residual blocks with a pool between; 2^13 ways to cut."""
     net = Net()
@@ -129,6 +133,7 @@ def plans(case, sizes, target=EDGE):
     return [plan_network(network, with_sram(target, size * 1024), OptimalOptions()) for size in sizes]
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(cases(6))
 def test_more_sram_never_costs_more_and_nothing_is_below_compulsory(case):
@@ -138,6 +143,7 @@ def test_more_sram_never_costs_more_and_nothing_is_below_compulsory(case):
     assert picks or all(b >= listed(case.module).compulsory_bytes for b in found)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(cases(6), st.sampled_from([8, 32]))
 def test_never_above_layer_by_layer(case, kib):
@@ -166,6 +172,7 @@ def residual_chain(blocks):
     return net.module(x)[0]
 
 
+@pytest.mark.slow
 def test_time_is_linear_in_layers():
     target = with_sram(EDGE, 16 * 1024)
     seconds = []
@@ -178,6 +185,7 @@ def test_time_is_linear_in_layers():
     assert seconds[1] < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "kib", "stays"), [(EDGE, 16, False), (DEFAULT, 40, True)])
 def test_what_is_written_is_what_was_planned(target, kib, stays):
     module = residual_chain(3)
@@ -210,6 +218,7 @@ def test_maps_stay_only_where_it_is_allowed():
     assert not any(u.kept for u in plan_network(network, EDGE, OptimalOptions(keep=False)).units)
 
 
+@pytest.mark.slow
 def test_orders_are_orders_in_which_the_layers_can_run():
     net = Net()
     x = net.conv(net.input(1, 4, 8, 8), 4)
@@ -223,6 +232,7 @@ def test_orders_are_orders_in_which_the_layers_can_run():
             assert all(o.owner in ops[:i] for o in op.operands if o.owner in ops)
 
 
+@pytest.mark.slow
 def test_a_small_map_follows_a_large_one_at_once():
     """Of a pooling and the convolution behind it only the small map is there when others read what both began with; a
     convolution of a map that is no larger than what it was made of waits."""
@@ -263,6 +273,7 @@ def all_ways(setting, first=0, maps=frozenset()):
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "kib"), [(EDGE, 12), (EDGE, 24), (DEFAULT, 12)])
 def test_the_fastest_way_within_a_number_of_bytes_is_that_of_brute_force(target, kib):
     """By the search's own costs, for every number of bytes that makes a difference."""
@@ -278,6 +289,7 @@ def test_the_fastest_way_within_a_number_of_bytes_is_that_of_brute_force(target,
         assert found.bytes <= bytes_ and found.cycles <= cycles
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("optimise", ["time", "bytes", "energy"])
 def test_a_plan_has_the_least_of_what_is_asked(optimise):
     figures = {"time": "cycles", "bytes": "dram_bytes", "energy": "energy_pj"}
@@ -298,6 +310,7 @@ def test_a_map_that_stays_is_counted_while_it_stays():
     assert not any(m.map == 0 for choice in small.choices for m in choice.kept)
 
 
+@pytest.mark.slow
 def test_given_cuts_are_kept_and_planned_together():
     """The cuts that the search finds, given, come to no more; others are kept as they are given."""
     network, target = network_of(residual_chain(3)), with_sram(EDGE, 6 * 1024)
@@ -310,12 +323,14 @@ def test_given_cuts_are_kept_and_planned_together():
     assert [unit.stop for unit in last.units] == [len(nodes)]
 
 
+@pytest.mark.slow
 def test_cuts_that_no_plan_has_are_refused():
     network = network_of(residual_chain(3))
     with pytest.raises(DoesNotFit, match="cuts: a plan with these cuts does not fit"):
         fuse_optimal(network, with_sram(EDGE, 2 * 1024), OptimalOptions(ends=()))
 
 
+@pytest.mark.slow
 def test_layers_that_may_lie_where_their_operand_did():
     """Each piece of the result needs the same piece of one map: not so attention, convolutions and pooling."""
     net = Net()
@@ -329,6 +344,7 @@ def test_layers_that_may_lie_where_their_operand_did():
     assert all(place_for(layer_of(value.owner)) is None for value in others)
 
 
+@pytest.mark.slow
 def test_of_states_that_hardly_differ_the_fastest_is_looked_at():
     """Of a thousand bytes one is next to nothing: less than that for all that is left out, and not between maps."""
     maps, bytes_ = [0, 0, 0, 0, 1, 1], [10_000, 10_005, 10_009, 10_015, 10_015, 10_400]

@@ -48,6 +48,7 @@ def borders(plan):
     return {unit.plan.partition.borders for unit in plan.units if unit.plan is not None}
 
 
+@pytest.mark.slow
 def test_whole_rows_that_do_not_fit_are_kept_in_part():
     """Every map crosses DRAM once, where strips of columns read what lies between two of them again."""
     plan = planned(wide()[0], with_sram(EDGE, TIGHT))
@@ -68,6 +69,7 @@ def without_raster(monkeypatch):
     tile_shapes.shapes_of.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimise", ["bytes", "time"])
 def test_strips_of_columns_move_and_take_more(without_raster, optimise):
     module, target = wide()[0], with_sram(EDGE, TIGHT)
@@ -76,6 +78,7 @@ def test_strips_of_columns_move_and_take_more(without_raster, optimise):
     assert strips.dram_bytes > own.dram_bytes and strips.cycles > 1.02 * own.cycles
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kib", [28, 32, 40])
 def test_no_way_through_wide_maps_is_cheaper(kib):
     """Brute force over all cuts and all shapes, raster ones among them."""
@@ -85,6 +88,7 @@ def test_no_way_through_wide_maps_is_cheaper(kib):
     assert ("raster" in borders(plan)) == (kib > 28)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "size"), [(EDGE, 512 * 1024), (DEFAULT, TIGHT)], ids=["rows fit whole", "several clusters"]
 )
@@ -92,11 +96,13 @@ def test_columns_are_not_kept_where_rows_fit_or_clusters_share_them_out(target, 
     assert "raster" not in borders(planned(wide()[0], with_sram(target, size)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["overlap", "exchange"])
 def test_borders_that_are_asked_for_are_what_they_were(asked):
     assert "raster" not in borders(planned(wide()[0], with_sram(EDGE, TIGHT), borders=asked))
 
 
+@pytest.mark.slow
 def test_what_is_chosen_runs_and_moves_what_the_plan_says():
     """In checked mode: the numbers of the untiled network, and the input and the output once each."""
     module, inputs = wide()
@@ -115,6 +121,7 @@ def test_what_is_chosen_runs_and_moves_what_the_plan_says():
     assert own == planned(module, target).order.compulsory_bytes
 
 
+@pytest.mark.slow
 def test_a_map_that_a_move_makes_is_as_wide_as_its_reader_sees_it():
     net = Net()
     x = net.layer(graph.TransposeOp(net.input(4, 1, 12, 256), (1, 0, 2, 3)))

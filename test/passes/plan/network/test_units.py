@@ -15,6 +15,8 @@ from frustum.runtime.machine import Machine
 from frustum.runtime.reference.graph import network_of
 from frustum.runtime.report.counters import count
 
+pytestmark = pytest.mark.slow
+
 LAYERS, GROWTH = 10, 16
 
 

@@ -65,6 +65,7 @@ def macs(model) -> int:
     return total
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("name", "count"),
     [

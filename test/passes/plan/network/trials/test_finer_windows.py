@@ -36,6 +36,7 @@ def windows(module):
     return [tuple(op.kernel) for op in module.walk() if isinstance(op, g.PoolOp)]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["avg", "max"])
 def test_windows_are_half_a_fill_of_lines_and_the_numbers_stay(kind):
     module, given = block(kind, reduced={"avg": "mean"}.get(kind, kind))
@@ -53,6 +54,7 @@ def test_windows_are_half_a_fill_of_lines_and_the_numbers_stay(kind):
     assert str(network) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [{"window": (8, 4)}, {"kind": "max"}])
 def test_others_stay(case):
     """Windows that fill half of the lines, and means of maxima, which other windows change."""
@@ -62,6 +64,7 @@ def test_others_stay(case):
     assert finer_windows(plan.order, module, machine) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "clusters"), [("default", 4), ("edge", 1)])
 def test_the_plan_has_them_on_several_clusters(name, clusters):
     """Nothing else is left that reads the map that is pooled: units behind the first store one result each."""

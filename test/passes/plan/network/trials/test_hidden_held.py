@@ -18,6 +18,7 @@ from frustum.passes.plan.network.trials.hidden_held import hold_hidden, parts_of
 TOLERANCE = {"f32": 1e-5, "f16": 1.2e-2, "bf16": 8e-2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kib"), [("f16", 30), ("bf16", 30), ("f32", 60)])
 def test_channels_that_stay_do_not_cross_the_port(dtype, kib):
     """SRAM has room for one map and a few channels of the hidden one."""
@@ -70,6 +71,7 @@ def test_nothing_stays_where_there_is_no_room_or_nothing_goes_through_dram():
     assert str(network) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 31, 96, 640, 2816, 3071])
 @pytest.mark.parametrize("least", [1, 64, 384])
 def test_parts_are_powers_of_two_but_for_the_last(channels, least):

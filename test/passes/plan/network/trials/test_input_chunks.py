@@ -21,6 +21,8 @@ from frustum.passes.plan.network.optimal import plan_network
 from frustum.passes.plan.network.trials.input_chunks import chain_of, inputs_in_chunks
 from frustum.runtime.reference.graph import network_of
 
+pytestmark = pytest.mark.slow
+
 CHANNELS, SIZE, GROUPS = 32, 32, 8
 MAP = CHANNELS * SIZE * SIZE
 TOLERANCE = {"f32": 6e-6, "f16": 8e-3}

@@ -40,6 +40,7 @@ def layer(kind):
     return net.module(net.layer(own))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["self", "cross"])
 @pytest.mark.parametrize(("dtype", "kib"), [("f16", 64), ("bf16", 64), ("f32", 128)])
 def test_what_attention_reads_parts_of_never_crosses_the_port(kind, dtype, kib):
@@ -56,6 +57,7 @@ def test_what_attention_reads_parts_of_never_crosses_the_port(kind, dtype, kib):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["self", "cross", "apart"])
 def test_maps_are_seen_whole_where_parts_of_them_are_read_and_that_is_undone(kind):
     module, _ = layer(kind)

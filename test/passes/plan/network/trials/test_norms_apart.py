@@ -19,6 +19,8 @@ from frustum.passes.plan.network.trials.norms_apart import norms_apart, put
 from frustum.passes.weights import store_of
 from frustum.runtime.reference.graph import network_of
 
+pytestmark = pytest.mark.slow
+
 CHANNELS, SIZE = 32, 48
 TOLERANCE = {"f32": 2e-5, "f16": 6e-3, "bf16": 6e-2}
 

@@ -18,6 +18,7 @@ from frustum.passes.plan.network.trials.norms_in_place import is_restorable, nor
 TOLERANCE = {"f32": 1e-5, "f16": 1.2e-2, "bf16": 8e-2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"rms": True}, {"scale": False, "bias": False}])
 @pytest.mark.parametrize(("dtype", "kib"), [("f16", 26), ("bf16", 26), ("f32", 52)])
 def test_one_map_is_in_sram_and_crosses_the_port_at_the_ends_alone(dtype, kib, how):
@@ -46,6 +47,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("how", CASES)
 def test_what_is_made_again_is_what_there_was_and_is_undone(how):
     module, given = block(**how)
@@ -66,6 +68,7 @@ def test_what_is_made_again_is_what_there_was_and_is_undone(how):
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.slow
 def test_nothing_is_changed_where_the_operand_does_not_fit_or_nothing_goes_through_dram():
     module, _ = block()
     network, plan = planned(module, edge(64))
@@ -100,6 +103,7 @@ def test_no_normalisation_is_restored_whose_rows_others_read_or_whose_operand_no
     assert not is_restorable(other(reader))
 
 
+@pytest.mark.slow
 def test_one_with_a_function_behind_stays():
     """What its operand was made of cannot be made again of the function's results."""
     module, _ = block()

@@ -28,6 +28,8 @@ from frustum.passes.plan.network.trials.parts_beside import (
 )
 from frustum.runtime.reference.graph import network_of
 
+pytestmark = pytest.mark.slow
+
 KIB = 40
 
 

@@ -28,6 +28,7 @@ def normed(groups=4, *, rms=False, scale=True, shift=True, act=None, axes=(1, 2,
     return net.module(net.layer(norm))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_by_rows", [False, True])
 @pytest.mark.parametrize("kwargs", [{}, {"rms": True}, {"shift": False}, {"shift": False, "scale": False},
                                     {"act": "silu"}, {"groups": 1}, {"groups": 1, "axes": (2, 3)}])  # fmt: skip

@@ -37,6 +37,7 @@ def reductions(module):
     return [tuple(op.axes) for op in module.walk() if isinstance(op, g.ReduceOp)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mean", "max", "min", "sum"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_rows_are_reduced_first_and_the_numbers_are_right(kind, dtype):
@@ -50,11 +51,13 @@ def test_rows_are_reduced_first_and_the_numbers_are_right(kind, dtype):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.slow
 def test_one_cluster_has_all_rows():
     found = modules_at_stops(block()[0], target("edge"), Choices(dtype="f16"))
     assert reductions(found["fused"]) == [(2, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "axes", "share"), [("mean", (2, 3), 1), ("variance", (2, 3), 0), ("mean", (1, 2), 0), ("mean", (3,), 0)]
 )

@@ -26,6 +26,7 @@ def conv_of(module):
     return next(op for op in network_of(module).walk() if isinstance(op, g.ConvOp))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("act", [None, "relu"])
 def test_numbers_are_those_of_the_whole(residual, act):
@@ -43,6 +44,7 @@ def test_numbers_are_those_of_the_whole(residual, act):
     assert str(network_of(module)) == before
 
 
+@pytest.mark.slow
 def test_no_parts_where_all_or_too_little_fits():
     conv = conv_of(block()[0])
     assert channels_beside(conv, 4 * MAP) is None

@@ -24,6 +24,8 @@ from frustum.passes.plan.network.optimal import plan_network
 from frustum.passes.plan.network.trials.row_bands import in_bands
 from frustum.runtime.reference.graph import network_of
 
+pytestmark = pytest.mark.slow
+
 ROWS, WIDTH, HIDDEN, KIB = 192, 64, 128, 26
 
 
