@@ -27,6 +27,7 @@ from frustum.passes.analysis.layer.nest import Layer
 from frustum.passes.analysis.module import element_bytes, element_in, layer_name, value_bytes
 from frustum.passes.analysis.needed import NeededElements
 from frustum.passes.analysis.product_chains import product_chains
+from frustum.passes.analysis.stored_weights import stored_bytes
 from frustum.passes.errors import Unsupported
 from frustum.passes.weights import NUMPY_BY_NAME, WeightStore
 
@@ -81,8 +82,8 @@ def least_work(network: g.NetworkOp, target: Target, store: WeightStore | None =
 
 
 def weights_of(network: g.NetworkOp, needed: NeededElements, store: WeightStore | None) -> dict[str, list[int]]:
-    """Of each weight in use its bytes on the device, those of the elements that results need, and the fewest in which
-    these can be stored."""
+    """Of each weight in use its bytes, those of the elements that results need, and the fewest in which these can be
+    stored.  Bytes are those of the device's type, or of the integers and scales that the file has."""
     found: dict[str, list[int]] = {}
     for op in network.body.block.ops:
         if not isinstance(op, g.WeightOp) or not (count := needed.count(op.result)):
@@ -92,7 +93,8 @@ def weights_of(network: g.NetworkOp, needed: NeededElements, store: WeightStore 
         if store is not None:
             array = np.asarray(store[op.key.data], NUMPY_BY_NAME[element_in(op.result)])
             mask = needed.mask(op.result)
-            least = least_stored_bytes(array if mask is None else array[mask])
+            raw, own = stored_bytes(op, store) or raw, stored_bytes(op, store, mask) or own
+            least = min(own, least_stored_bytes(array if mask is None else array[mask]))
         known = found.get(op.key.data, [0, 0, 0])
         found[op.key.data] = [max(pair) for pair in zip(known, (raw, own, least), strict=True)]
     return found

@@ -104,7 +104,7 @@ def _bound(node: Node, operand: Value | None) -> IntegerBound | None:
     """None for what is no integer of the model, and for integers that were floating point."""
     if isinstance(operand, SSAValue):
         return node.network.bounds.get(operand, IntegerBound(0, 1) if operand in node.network.boolean else None)
-    if operand is None or operand.dtype.kind not in "iub":
+    if not isinstance(operand, np.ndarray) or operand.dtype.kind not in "iub":
         return None
     return IntegerBound(0, max(abs(int(operand.max())), abs(int(operand.min()))) if operand.size else 0)
 
