@@ -123,7 +123,7 @@ def test_the_report_has_every_key_of_schema_1():
     assert data["unsplit_peak_bytes"] == data["peak_bytes"] and data["moved_between_chips_bytes"] == 0
     assert data["check"] == {
         "max_abs_error": 1e-6, "max_rel_error": 2e-6, "reference": "onnxruntime 1.31", "outputs": {},
-        "nan_in_both": 0, "numbers": 0,
+        "nan_in_both": 0, "numbers": 0, "why": "", "not_compared": (),
     }  # fmt: skip
     assert data["seconds"] == {
         "import": 0.1, "compile": 0.2, "emulate": 0.3, "calibrate": 0.15, "loops": None,
