@@ -103,7 +103,7 @@ def test_every_type_that_users_see_is_said() -> None:
     assert found["completenessScore"] == 1
 
 
-OURS = ("test", "dev", "docs", "pages")
+OURS = ("test", "dev", "docs", "lock", "pages")
 """Extras of those who work on Frustum; others are of users."""
 
 
