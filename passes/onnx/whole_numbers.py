@@ -128,19 +128,27 @@ NUMBERS = {"Concat": None, "Max": None, "Min": None, "Clip": None, "Where": (1, 
 """Operands that are numbers where not the first alone is: None for all."""
 
 
+def _all_known(node: Node, given: Iterable[IntegerBound | None]) -> list[IntegerBound]:
+    """The bounds of all; nothing where one is not known: then the others are exact by themselves."""
+    found = list(given)
+    known = [bound for bound in found if bound is not None]
+    if len(known) == len(found):
+        return known
+    for bound in filter(is_open, known):
+        hold(node, bound)
+    return []
+
+
 def _moved(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
     """Numbers of the operands, if with another sign: rounding does not depend on where they are."""
     places = NUMBERS.get(node.op_type, (0,))
-    found = [given[place] for place in (places or range(len(given))) if node.has(place)]
-    known = [bound for bound in found if bound is not None]
-    if not known or len(known) < len(found):
-        return None
-    return known[0].joined(*known[1:])
+    known = _all_known(node, (given[place] for place in (places or range(len(given))) if node.has(place)))
+    return known[0].joined(*known[1:]) if known else None
 
 
 def _sum(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
-    known = [bound for bound in given if bound is not None]
-    if len(known) < len(given):
+    known = _all_known(node, given)
+    if not known:
         return None
     found = IntegerBound(
         sum(each.times for each in known), sum(each.plus for each in known),
@@ -151,9 +159,10 @@ def _sum(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | Non
 
 
 def _product(node: Node, given: Sequence[IntegerBound | None]) -> IntegerBound | None:
-    a, b = given
-    if a is None or b is None:
+    known = _all_known(node, given)
+    if not known:
         return None
+    a, b = known
     if is_open(a) and is_open(b):
         raise Refused(f"a product of integers of inputs is not exact in {node.network.element}")
     a, b = (b, a) if is_open(b) else (a, b)

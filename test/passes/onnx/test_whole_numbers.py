@@ -82,6 +82,19 @@ def test_arithmetic_is_exact_up_to_a_limit_that_is_checked():
         half.run([np.array([0, 0, 0, most + 1])])
 
 
+def test_beside_integers_of_unknown_size_an_input_is_exact_itself():
+    """Cast from floating point: what is moved, summed or chosen with them holds the input to a limit."""
+    for operator in ("Add", "Max", "Mul"):
+        nodes = [
+            node("Cast", ["x"], ["p"], to=TensorProto.INT64), node(operator, ["p", "i"], ["k"]),
+            node("Cast", ["k"], ["y"], to=TensorProto.FLOAT),
+        ]  # fmt: skip
+        inputs = {"x": np.float32([1.5, -2.5]), "i": np.int64([3, 2**24])}
+        prepared = check(of_inputs(nodes, ["y"], **inputs), inputs)
+        with pytest.raises(InputError, match=f"input 'i': found {2**24 + 1}, allowed up to {2**24}"):
+            prepared.run([inputs["x"], np.int64([3, 2**24 + 1])])
+
+
 @pytest.mark.parametrize(
     ("operator", "operands", "words"),
     [

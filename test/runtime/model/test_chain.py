@@ -156,6 +156,17 @@ def test_a_transformer_runs_on_the_device_from_ids_to_words() -> None:
     agree(frustum.run(found, inputs).outputs, oracle(proto, inputs))
 
 
+@pytest.mark.parametrize(
+    ("cuts", "code", "words"),
+    [("c2", 0, ""), ("c1,c2", 0, ""), ("c3", 2, "no layer is called 'c3'"), ("c1,h", 2, "layer 'h' (Hardmax) runs on")],
+)
+def test_units_end_in_any_piece(tmp_path: Path, capsys, cuts: str, code: int, words: str) -> None:
+    path = tmp_path / "mixed.onnx"
+    onnx.save(sandwich(4, 8), path)
+    assert main(["compile", str(path), "-o", str(tmp_path / "out"), "--cuts", cuts, "--target", "edge"]) == code
+    assert words in capsys.readouterr().err
+
+
 def test_weights_in_a_file_of_their_own_come_along(tmp_path: Path) -> None:
     path = tmp_path / "mixed.onnx"
     rng = np.random.default_rng(2)
