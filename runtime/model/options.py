@@ -96,16 +96,18 @@ def shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def bound_value(text: str) -> tuple[str, bool | int | float]:
-    name, equals, value = text.rpartition("=")
-    if name and equals:
-        if value in ("true", "false"):
-            return name, value == "true"
-        for kind in (int, float):
-            try:
-                return name, kind(value)
-            except ValueError:
-                continue
-    raise ArgumentTypeError(f"'{text}' is not of the form INPUT=16000, INPUT=0.5 or INPUT=true")
+    name, _, value = text.rpartition("=")
+    try:
+        found = value == "true" if value in ("true", "false") else float(value)
+        found = int(value) if value.lstrip("+-").isdigit() else found
+    except ValueError:
+        name = ""
+    if not name:
+        raise ArgumentTypeError(f"'{text}' is not of the form INPUT=16000, INPUT=0.5 or INPUT=true")
+    return name, found
+
+
+BOUND: dict[str, Any] = {"read": bound_value, "action": "append", "unsaid": "none"}
 
 
 def dim(text: str) -> tuple[str, int]:
@@ -202,13 +204,9 @@ class Keywords:
         "bind a dynamic batch, or change a batch of 1", "N", read=at_least(1), until=IMPORTED,
         unsaid="the file's; 1 where it is open",
     )
-    bind: Mapping[str, bool | int | float] = field(
-        default_factory=dict,
-        metadata=said(
-            "a scalar input becomes a constant (repeatable)", "INPUT=VALUE",
-            read=bound_value, action="append", until=IMPORTED, unsaid="none",
-        ),
-    )  # fmt: skip
+    bind: Mapping[str, bool | int | float] = field(default_factory=dict, metadata=said(
+        "a scalar input becomes a constant (repeatable)", "INPUT=VALUE", until=IMPORTED, **BOUND
+    ))  # fmt: skip
     policy: str | None = field(
         default=None,
         kw_only=False,
@@ -401,8 +399,7 @@ class InspectOptions:
         "NAME|FILE.yaml", unsaid="the file is told of alone",
     )  # fmt: skip
     bind: Mapping[str, bool | int | float] = field(
-        default_factory=dict,
-        metadata=said("with --target: as for `run`", "INPUT=VALUE", read=bound_value, action="append", unsaid="none"),
+        default_factory=dict, metadata=said("with --target: as for `run`", "INPUT=VALUE", **BOUND)
     )
     disassemble: bool = option("print the instructions", default=False)
 

@@ -39,12 +39,20 @@ PADDINGS = ("zeros", "border", "reflection")
 
 
 @dataclass(frozen=True)
-class Taps:
+class AxisWeights:
     """Along one axis of `extent` elements: index [N, .., taps], the elements of each result, and their weights."""
 
     index: Array
     weight: Array
     extent: int
+
+    def rows(self, start: int, stop: int) -> AxisWeights:
+        return AxisWeights(self.index[:, start:stop], self.weight[:, start:stop], self.extent)
+
+    def of_image(self, number: int) -> AxisWeights:
+        """[results, taps]"""
+        flat = (x[number].reshape(-1, x.shape[-1]) for x in (self.index, self.weight))
+        return AxisWeights(*flat, self.extent)
 
 
 def grid_sample(node: Node) -> Result:
@@ -70,7 +78,7 @@ def grid_sample(node: Node) -> Result:
     return by_axes(node, x, taps, order) if order else by_bands(node, x, taps)
 
 
-def taps_of(place: Array, extent: int, mode: str, padding: str, is_aligned: bool) -> Taps:
+def taps_of(place: Array, extent: int, mode: str, padding: str, is_aligned: bool) -> AxisWeights:
     """What the (normalised) coordinates along one axis mean."""
     low, high = (0.0, extent - 1.0) if is_aligned else (-0.5, extent - 0.5)
     if is_aligned:
@@ -96,7 +104,7 @@ def taps_of(place: Array, extent: int, mode: str, padding: str, is_aligned: bool
         weight = np.where((index < 0) | (index >= extent), 0, weight)
     elif padding == "reflection":
         index = np.where((index < low) | (index > high), reflected(index, low, high).astype(np.int64), index)
-    return Taps(np.clip(index, 0, extent - 1), weight, extent)
+    return AxisWeights(np.clip(index, 0, extent - 1), weight, extent)
 
 
 def reflected(x: Array, low: float, high: float) -> Array:
@@ -125,18 +133,18 @@ def apart(places: Array) -> list[int] | None:
     return order if sorted(order) == list(range(rank)) else None
 
 
-def by_axes(node: Node, x: SSAValue, taps: Sequence[Taps], order: Sequence[int]) -> SSAValue:
+def by_axes(node: Node, x: SSAValue, taps: Sequence[AxisWeights], order: Sequence[int]) -> SSAValue:
     """Axis after axis; then the axes in the order of the result."""
     rank = len(taps)
     for axis, own in enumerate(taps):
         first = tuple(slice(None) if k == order[axis] else 0 for k in range(rank))
-        matrix = matrix_of([Taps(own.index[0][first], own.weight[0][first], own.extent)]).T
+        matrix = matrix_of([AxisWeights(own.index[0][first], own.weight[0][first], own.extent)]).T
         if matrix.shape[0] != own.extent or not np.array_equal(matrix, np.eye(own.extent)):
             x = along(node, x, 2 + axis, matrix)
     return turned(node, x, (0, 1, *(2 + order.index(axis) for axis in range(rank))))
 
 
-def by_bands(node: Node, x: SSAValue, taps: Sequence[Taps]) -> SSAValue:
+def by_bands(node: Node, x: SSAValue, taps: Sequence[AxisWeights]) -> SSAValue:
     """All positions at once, in bands of rows of the result."""
     shape, result = shape_of(x), taps[0].index.shape[1:-1]
     ways = [bands(taps[0], count, shape[2:]) for count in (1 << k for k in range(MOST_BANDS.bit_length()))]
@@ -146,14 +154,10 @@ def by_bands(node: Node, x: SSAValue, taps: Sequence[Taps]) -> SSAValue:
     chosen = next(way for way, size in zip(ways, weights, strict=True) if size <= 2 * min(weights))
     parts = []
     for band in chosen:
-        rows = slice(band.start, band.stop)
-        own = [Taps(each.index[:, rows], each.weight[:, rows], each.extent) for each in taps]
-        own[0] = Taps(np.clip(own[0].index - band.first, 0, band.rows - 1), own[0].weight, band.rows)
-        matrices = np.stack([
-            matrix_of([Taps(t.index[n].reshape(-1, t.index.shape[-1]), t.weight[n].reshape(-1, t.index.shape[-1]),
-                            t.extent) for t in own])
-            for n in range(len(own[0].index))
-        ]).astype(np.float32)  # fmt: skip
+        own = [each.rows(band.start, band.stop) for each in taps]
+        own[0] = AxisWeights(np.clip(own[0].index - band.first, 0, band.rows - 1), own[0].weight, band.rows)
+        images = range(len(own[0].index))
+        matrices = np.stack([matrix_of([each.of_image(n) for each in own]) for n in images]).astype(np.float32)
         source = node.reshape(cut(node, x, 2, band.first, band.rows), (*shape[:2], matrices.shape[1]))
         weight = node.weight(matrices[0] if len(matrices) == 1 else matrices, f"grid{band.start}")
         parts.append(node.emit(MatmulOp(source, weight)))
@@ -161,7 +165,7 @@ def by_bands(node: Node, x: SSAValue, taps: Sequence[Taps]) -> SSAValue:
 
 
 @dataclass(frozen=True)
-class Band:
+class RowBand:
     """Rows `start` to `stop` of a result, which read `rows` rows of the operand from `first` on."""
 
     start: int
@@ -171,7 +175,7 @@ class Band:
     weights: int
 
 
-def bands(taps: Taps, count: int, shape: Ints) -> list[Band]:
+def bands(taps: AxisWeights, count: int, shape: Ints) -> list[RowBand]:
     """So many bands of the result, or as many as it has rows."""
     images, height, *rest = taps.index.shape[:-1]
     step = ceil_div(height, count)
@@ -181,11 +185,11 @@ def bands(taps: Taps, count: int, shape: Ints) -> list[Band]:
         read = taps.index[:, start:stop][taps.weight[:, start:stop] != 0]
         first, last = (int(read.min()), int(read.max())) if read.size else (0, 0)
         size = images * (last + 1 - first) * math.prod(shape[1:]) * (stop - start) * math.prod(rest)
-        found.append(Band(start, stop, first, last + 1 - first, size))
+        found.append(RowBand(start, stop, first, last + 1 - first, size))
     return found
 
 
-def matrix_of(taps: Sequence[Taps]) -> Array:
+def matrix_of(taps: Sequence[AxisWeights]) -> Array:
     """[positions, results] of taps [results, taps] along each axis."""
     count = len(taps[0].index)
     index, weight = np.zeros((count, 1), np.int64), np.ones((count, 1))

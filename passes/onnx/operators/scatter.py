@@ -194,7 +194,7 @@ def scatter_elements(node: Node) -> Result:
     if not indices.size:
         return x
     updates, shape = node.value(2), shape_of(x)
-    span = Span.of(node, indices, shape)
+    span = JointAxes.of(node, indices, shape)
     result = node.reshape(x, span.joint(shape))
     updates = node.reshape(updates, span.joint(indices.shape))
     for which, own in levels(span.rows, kind):
@@ -225,7 +225,7 @@ def gather_elements(node: Node) -> Result:
     indices = _some(_indices(node, 1))
     x = node.value(0)
     shape = shape_of(x)
-    span = Span.of(node, indices, shape)
+    span = JointAxes.of(node, indices, shape)
     x = node.reshape(x, span.joint(shape))
     for axis, extent in enumerate(span.joint(indices.shape)):
         if axis != span.first:
@@ -234,7 +234,7 @@ def gather_elements(node: Node) -> Result:
 
 
 @dataclass(frozen=True)
-class Span:
+class JointAxes:
     """The axes from `first` to `last` that indices of elements depend on, seen as one; `rows` are the positions in
     it."""
 
@@ -243,7 +243,7 @@ class Span:
     rows: Array
 
     @staticmethod
-    def of(node: Node, indices: Array, shape: Ints) -> Span:
+    def of(node: Node, indices: Array, shape: Ints) -> JointAxes:
         if indices.ndim != len(shape):
             raise Refused(f"indices of {indices.shape} are not of the rank of {shape}")
         axis = node.axis(int(node.get("axis", 0)), len(shape))
@@ -253,7 +253,7 @@ class Span:
         inner = indices[own]
         places: list[Array] = list(np.indices(inner.shape))  # type: ignore[arg-type]
         places[axis - first] = inner
-        return Span(first, last, _rows(places, shape[first : last + 1]).reshape(-1))
+        return JointAxes(first, last, _rows(places, shape[first : last + 1]).reshape(-1))
 
     def joint(self, shape: Ints) -> Ints:
         return (*shape[: self.first], math.prod(shape[self.first : self.last + 1]), *shape[self.last + 1 :])

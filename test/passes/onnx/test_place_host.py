@@ -169,12 +169,14 @@ def test_the_branch_that_is_taken_is_placed_node_by_node() -> None:
     other = helper.make_graph([node("Neg", ["x"], ["b"])], "other", [], ends[:1])
     then = helper.make_graph(
         [
-            node("Conv", ["x", "k"], ["a"], pads=[1] * 4), node("If", ["c"], ["d"], then_branch=inside, else_branch=other),
+            node("Conv", ["x", "k"], ["a"], pads=[1] * 4),
+            node("If", ["c"], ["d"], then_branch=inside, else_branch=other),
             node("Hardmax", ["d"], ["e"]), node("Conv", ["e", "k"], ["z"], pads=[1] * 4),
         ],
         "then", [], [ends[1], ends[2]], [kernel],
     )  # fmt: skip
-    otherwise = helper.make_graph([node("Neg", ["x"], ["z"]), node("Abs", ["x"], ["f"])], "else", [], [ends[1], ends[3]])
+    plain = [node("Neg", ["x"], ["z"]), node("Abs", ["x"], ["f"])]
+    otherwise = helper.make_graph(plain, "else", [], [ends[1], ends[3]])
     for c, expected in (
         (True, [("device", ["Conv", "Relu"]), ("host", ["Hardmax"]), ("device", ["Conv", "Add"])]),
         (False, [("device", ["Neg", "Abs", "Add"])]),
