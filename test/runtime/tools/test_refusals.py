@@ -157,7 +157,7 @@ REFUSED: dict[str, str] = {
     "error: --placement {}: it is {}": "run {made} --placement here",
     "error: --placement {}: {} has chips 0 to {}": "run {made} --placement 7",
     "error: --quiet and {}: one of them": "run {model} --quiet --json",
-    "error: --shape gives '{}' twice": "run {model} --shape x=1x3x8x8 --shape x=2x3x8x8",
+    "error: {} gives '{}' twice": "run {model} --shape x=1x3x8x8 --shape x=2x3x8x8",
     "error: --stream: layer '{}' ({}) runs on the host": "run {host} --stream 2",
     "error: --weights-seed is for zoo: models": "run {model} --weights-seed 1",
     "error: --{} needs --mode full or functional: mode timing computes no numbers": "run {model} --mode timing --check",
@@ -195,6 +195,10 @@ ELSEWHERE = {
          "runtime/test_completion.py::test_a_wrong_shell_and_a_missing_package_are_one_line"),
     "error: a process that counted was ended from outside (no memory?)":
         ("was ended from outside", "runtime/study/test_explain.py::test_a_process_that_is_ended_is_named"),
+    "{}: error: the model is not there any more, so there is nothing to check against: --check-against names it":
+        ("the model is not there any more", "runtime/tools/test_cli_errors.py::test_nothing_to_check_against"),
+    "{}: error: is not the model that {} was compiled from; --check-against says where that is":
+        ("was compiled from", "runtime/model/test_sources.py::test_another_model_of_that_name_is_not_taken"),
     "error: {}trace needs the package perfetto: pip install 'frustum[trace]'":
         ("pip install 'frustum[trace]'", "runtime/show/test_trace.py::test_without_the_package_it_is_named"),
 }  # fmt: skip
@@ -278,8 +282,8 @@ def test_a_scheduler_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- options that come too late ----------------------------------------------------------------------------
 
 SAMPLES = {
-    "target": "edge", "shapes": "x=1x3x8x8", "batch": "2", "rules": "S1,1", "thresholds": "11=75", "cuts": "conv",
-    "order": "row-major", "refuse": "pairs", "pipeline": "frustum-allocate", "dump_ir": "{tmp}/late",
+    "target": "edge", "shapes": "x=1x3x8x8", "dims": "n=2", "batch": "2", "rules": "S1,1",
+    "thresholds": "11=75", "cuts": "conv", "order": "row-major", "refuse": "pairs", "pipeline": "frustum-allocate", "dump_ir": "{tmp}/late",
     "weights_seed": "1",
 }  # fmt: skip
 """What options without a list of choices may say."""
