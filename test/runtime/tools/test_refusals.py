@@ -283,7 +283,8 @@ def test_a_scheduler_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SAMPLES = {
     "target": "edge", "shapes": "x=1x3x8x8", "dims": "n=2", "batch": "2", "rules": "S1,1",
-    "thresholds": "11=75", "cuts": "conv", "order": "row-major", "refuse": "pairs", "pipeline": "frustum-allocate", "dump_ir": "{tmp}/late",
+    "thresholds": "11=75", "cuts": "conv", "order": "row-major",
+    "refuse": "pairs", "pipeline": "frustum-allocate", "dump_ir": "{tmp}/late",
     "weights_seed": "1",
 }  # fmt: skip
 """What options without a list of choices may say."""
