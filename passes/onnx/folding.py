@@ -63,6 +63,8 @@ def computed(node: Node) -> list[Array]:
     """The outputs of a node of constants."""
     arrays = [operand for operand in node.operands if isinstance(operand, np.ndarray)]
     frequent = FREQUENT.get(node.op_type)
+    if node.op_type == "ReduceMean" and not all(array.size for array in arrays[:1]):
+        raise Refused("ONNX does not say what the mean of no elements is")
     try:
         with np.errstate(all="ignore"):
             quick = frequent is not None and len(arrays) == len(node.operands)

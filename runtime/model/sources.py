@@ -77,8 +77,8 @@ class Origin:
         found = [path for path in self._places() if path.is_file()]
         if not found:
             raise UsageError(
-                f"{next(self._places())}: error: the model is not there any more, so there is nothing to check against; "
-                "--check-against says where it is"
+                f"{next(self._places())}: error: the model is not there any more, so there is nothing to check"
+                " against: --check-against names it"
             )
         same = next((path for path in found if self.sha256 in ("", model_digest(path))), None)
         if same is None:

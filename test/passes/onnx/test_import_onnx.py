@@ -600,6 +600,14 @@ def test_values_of_no_elements_are_known(maker, use):
     np.testing.assert_allclose(execute(module, x=x)["y"], wanted, rtol=1e-6)
 
 
+def test_a_mean_of_no_elements_is_left_to_the_host():
+    """ONNX does not define it; onnxruntime, which is asked for --check, has an answer."""
+    nodes, constants = EMPTIES["Slice"]
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    mean = [node("ReduceMean", ["e"], ["m"], axes=[0], keepdims=0), node("Add", ["x", "m"], ["y"])]
+    assert "the mean of no elements" in message(model([*nodes, *mean], {"x": (2, 4)}, tensors=tensors, opset=17))
+
+
 def test_an_output_of_no_elements_is_none_of_the_device():
     nodes, constants = EMPTIES["Slice"]
     tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]

@@ -521,8 +521,8 @@ def test_nothing_to_check_against(compiled: Path, model: str, fails, tmp_path: P
     assert "absent.onnx: error: cannot be read" in fails("run", stage, "--check=absent.onnx")
     Path(model).unlink()
     assert fails("run", compiled, "--check") == (
-        f"{model}: error: the model is not there any more, so there is nothing to check against; --check-against says"
-        " where it is"
+        f"{model}: error: the model is not there any more, so there is nothing to check against: --check-against"
+        " names it"
     )
 
 

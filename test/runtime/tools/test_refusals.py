@@ -196,6 +196,10 @@ ELSEWHERE = {
          "runtime/test_completion.py::test_a_wrong_shell_and_a_missing_package_are_one_line"),
     "error: a process that counted was ended from outside (no memory?)":
         ("was ended from outside", "runtime/study/test_explain.py::test_a_process_that_is_ended_is_named"),
+    "{}: error: the model is not there any more, so there is nothing to check against: --check-against names it":
+        ("the model is not there any more", "runtime/tools/test_cli_errors.py::test_nothing_to_check_against"),
+    "{}: error: is not the model that {} was compiled from; --check-against says where that is":
+        ("was compiled from", "runtime/model/test_sources.py::test_another_model_of_that_name_is_not_taken"),
     "error: {}trace needs the package perfetto: pip install 'frustum[trace]'":
         ("pip install 'frustum[trace]'", "runtime/show/test_trace.py::test_without_the_package_it_is_named"),
 }  # fmt: skip
@@ -281,9 +285,9 @@ def test_a_scheduler_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- options that come too late ----------------------------------------------------------------------------
 
 SAMPLES = {
-    "target": "edge", "shapes": "x=1x3x8x8", "bind": "x=1", "batch": "2", "rules": "S1,1", "thresholds": "11=75",
-    "cuts": "conv",
-    "order": "row-major", "refuse": "pairs", "pipeline": "frustum-allocate", "dump_ir": "{tmp}/late",
+    "target": "edge", "shapes": "x=1x3x8x8", "dims": "n=2", "bind": "x=1", "batch": "2", "rules": "S1,1",
+    "thresholds": "11=75", "cuts": "conv", "order": "row-major",
+    "refuse": "pairs", "pipeline": "frustum-allocate", "dump_ir": "{tmp}/late",
     "weights_seed": "1",
 }  # fmt: skip
 """What options without a list of choices may say."""
