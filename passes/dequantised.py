@@ -197,6 +197,20 @@ def dequantised_of(value: SSAValue | None, store: WeightStore) -> Dequantised | 
     return noted_at(value.owner, store) if value is not None and isinstance(value.owner, WeightOp) else None
 
 
+def stored_bytes(weight: WeightOp, store: WeightStore, needed: Array | None = None) -> int | None:
+    """Bytes of the integers, scales and zero points that a constant is computed from, as the file has them; of those
+    that the elements in the mask `needed` have, if there is one.  None for a constant that is stored as numbers."""
+    found = noted_at(weight, store)
+    if found is None or not is_packed(weight):
+        return None
+    if needed is None:
+        return found.stored_bytes
+    scales = len(np.unique(found.numbers[needed]))
+    zeros = min(found.zeros.size, scales) if found.has_zeros else 0
+    integers = packed_bytes(int(needed.sum()), found.bits)
+    return integers + scales * found.scales.dtype.itemsize + packed_bytes(zeros, found.bits)
+
+
 def follow(
     new: WeightOp, olds: Sequence[WeightOp], store: WeightStore, change: Callable[..., Dequantised | None]
 ) -> None:
