@@ -17,7 +17,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.module import EXPANDED, INTEGERS
 from frustum.dialects.weights.scaled import BITS, dequantised, packed_bytes
-from frustum.passes.weights import Array, WeightStore, numpy_of
+from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
 
 KEYS = ("integers", "scales", "zeros")
 
@@ -193,8 +193,10 @@ def mark_expanded(new: Operation | Block, olds: Sequence[Operation | Block], rea
 
 
 def dequantised_of(value: SSAValue | None, store: WeightStore) -> Dequantised | None:
-    """What a constant was computed from; None for any other value."""
-    return noted_at(value.owner, store) if value is not None and isinstance(value.owner, WeightOp) else None
+    """What a constant of floating point was computed from; None for any other value."""
+    if value is None or not isinstance(value.owner, WeightOp) or not is_float(g.tensor_of(value).element_type):
+        return None
+    return noted_at(value.owner, store)
 
 
 def stored_bytes(weight: WeightOp, store: WeightStore, needed: Array | None = None) -> int | None:
