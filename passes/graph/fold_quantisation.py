@@ -17,8 +17,8 @@ from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import float_attr, int_array
 from frustum.dialects.module import INPUT_RANGES, SCALE, TARGET
 from frustum.dialects.target import Target
-from frustum.passes.analysis.module import node_name, target_of
 from frustum.dialects.weights.scaled import BYTE_BITS
+from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.dequantised import Dequantised, dequantised_of, note
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.composites.expand_attention import fits_integers
