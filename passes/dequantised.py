@@ -17,7 +17,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.module import EXPANDED, INTEGERS
 from frustum.dialects.weights.scaled import BITS, dequantised, packed_bytes
-from frustum.passes.weights import Array, WeightStore, numpy_of
+from frustum.passes.weights import Array, WeightStore, is_float, numpy_of
 
 KEYS = ("integers", "scales", "zeros")
 
@@ -193,8 +193,24 @@ def mark_expanded(new: Operation | Block, olds: Sequence[Operation | Block], rea
 
 
 def dequantised_of(value: SSAValue | None, store: WeightStore) -> Dequantised | None:
-    """What a constant was computed from; None for any other value."""
-    return noted_at(value.owner, store) if value is not None and isinstance(value.owner, WeightOp) else None
+    """What a constant of floating point was computed from; None for any other value."""
+    if value is None or not isinstance(value.owner, WeightOp) or not is_float(g.tensor_of(value).element_type):
+        return None
+    return noted_at(value.owner, store)
+
+
+def stored_bytes(weight: WeightOp, store: WeightStore, needed: Array | None = None) -> int | None:
+    """Bytes of the integers, scales and zero points that a constant is computed from, as the file has them; of those
+    that the elements in the mask `needed` have, if there is one.  None for a constant that is stored as numbers."""
+    found = noted_at(weight, store)
+    if found is None or not is_packed(weight):
+        return None
+    if needed is None:
+        return found.stored_bytes
+    scales = len(np.unique(found.numbers[needed]))
+    zeros = min(found.zeros.size, scales) if found.has_zeros else 0
+    integers = packed_bytes(int(needed.sum()), found.bits)
+    return integers + scales * found.scales.dtype.itemsize + packed_bytes(zeros, found.bits)
 
 
 def follow(

@@ -15,7 +15,8 @@ that share a scale.
 | 6, 7 | positions of the first run that lie before the piece |
 | from 8 on | the scales, d0 outermost; zero points; integers, d0 outermost |
 
-Types of scales are none, f32, f16 and bf16.  Integers and zero points are in two's complement, packed from the lowest bit of a byte up, each list to whole bytes.
+Types of scales are none, f32, f16 and bf16.  Integers and zero points are in two's complement, packed from the lowest
+bit of a byte up, each list to whole bytes.
 The extents of the piece are those of the clipped box that it is copied into.
 
 Source: ONNX `DequantizeLinear` (opset 21), whose numbers these are.
@@ -33,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.weights.codec import HEADER_BYTES, CodecError
+from frustum.dialects.weights.codec import HEADER_BYTES, CodecError, expand
 
 Array: TypeAlias = NDArray[Any]
 Bytes: TypeAlias = NDArray[np.uint8]
@@ -54,7 +55,7 @@ BYTE_BITS = 8
 
 
 @dataclass(frozen=True)
-class Piece:
+class ScaledPiece:
     """Integers `[d0, d1, d2, d3]`, and of each the number of its scale and zero point in the lists of them; where there
     is one zero point it is that of all."""
 
@@ -102,7 +103,7 @@ def _run(number: Array, d: int) -> tuple[int, int]:
     return (run, -cuts[0] % run) if 1 < run <= LONGEST_RUN else (1, 0)
 
 
-def pack(piece: Piece, width: int) -> Bytes:
+def pack(piece: ScaledPiece, width: int) -> Bytes:
     """The block of a piece, as weights of `width` bytes."""
     layout = layout_of(piece.number)
     chosen = piece.number[np.ix_(*layout.starts(piece.number.shape))].reshape(-1)
@@ -116,13 +117,21 @@ def pack(piece: Piece, width: int) -> Bytes:
     return np.concatenate([*parts, pack_bits(piece.integers.reshape(-1), piece.bits)])
 
 
-def _header(piece: Piece, width: int, zeros: int, layout: _Layout) -> Bytes:
+def _header(piece: ScaledPiece, width: int, zeros: int, layout: _Layout) -> Bytes:
     scale_type = None if piece.scales is None else piece.scales.dtype
     kind = BITS.index(piece.bits) | zeros << 2 | SCALE_TYPES.index(scale_type) << 4
     ways = sum((RUNS if run > 1 else run) << 2 * d for d, run in enumerate(layout.runs))
     run = max(layout.runs)
     run, phase = (run, layout.phase) if run > 1 else (0, 0)
     return np.array([SCALED, width, kind, ways, run & 255, run >> 8, phase & 255, phase >> 8], np.uint8)
+
+
+def weights_in(block: Bytes, extents: Sequence[int], element: np.dtype[Any]) -> Array:
+    """What a block of any method stands for, as a piece of these extents; CodecError where it is damaged."""
+    if len(block) and block[0] == SCALED:
+        return unpack(block, extents, element)
+    found: Array = expand(block, prod(extents) * element.itemsize).view(element).reshape(tuple(extents))
+    return found
 
 
 def unpack(block: Bytes, extents: Sequence[int], element: np.dtype[Any]) -> Array:

@@ -17,8 +17,9 @@ from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import float_attr, int_array
 from frustum.dialects.module import INPUT_RANGES, SCALE, TARGET
 from frustum.dialects.target import Target
+from frustum.dialects.weights.scaled import BYTE_BITS
 from frustum.passes.analysis.module import node_name, target_of
-from frustum.passes.dequantised import Dequantised, dequantised_of
+from frustum.passes.dequantised import Dequantised, dequantised_of, note
 from frustum.passes.graph.canonicalize import remove_unused
 from frustum.passes.graph.composites.expand_attention import fits_integers
 from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
@@ -288,7 +289,7 @@ class Folder:
             return None
         if (value, element) not in self.made:
             assert isinstance(value.owner, g.WeightOp)
-            self.made[value, element] = _stored(self.store, value.owner, known.integers, element)
+            self.made[value, element] = _stored(self.store, value.owner, known, element)
         return Integers(self.made[value, element], known.scales.astype(np.float32).reshape(-1), known.zeros, known.axis)
 
     def _constant(self, at: Operation, array: Array, element: Attribute, suffix: str) -> SSAValue:
@@ -312,10 +313,13 @@ def _fits(known: Dequantised, element: Attribute) -> bool:
     )
 
 
-def _stored(store: WeightStore, source: g.WeightOp, integers: Array, element: Attribute) -> SSAValue:
-    """A constant of the integers beside the f32 one."""
-    key = store.add(f"{source.key.data}~{element}", integers.astype(numpy_of(element), copy=False))
+def _stored(store: WeightStore, source: g.WeightOp, known: Dequantised, element: Attribute) -> SSAValue:
+    """A constant of the integers beside the f32 one; where they have fewer bits in the file, it knows them."""
+    integers = known.integers.astype(numpy_of(element), copy=False)
+    key = store.add(f"{source.key.data}~{element}", integers)
     weight = g.WeightOp(key, g.tensor_type(element, integers.shape))
+    if known.bits < BYTE_BITS * integers.itemsize:
+        note(weight, store, key, Dequantised(integers, np.ones(1, np.float32), np.zeros(1, np.int64), 0, known.bits))
     weight.location = source.location
     Rewriter.insert_op(weight, InsertPoint.before(source))
     return weight.result

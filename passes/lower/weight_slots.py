@@ -29,7 +29,7 @@ from frustum.dialects.isa.operations import LOCAL, CopyOp
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp
 from frustum.dialects.target import Target
 from frustum.dialects.weights.codec import Codec, compress_all
-from frustum.dialects.weights.scaled import SCALED, STORED, Piece, pack
+from frustum.dialects.weights.scaled import SCALED, STORED, ScaledPiece, pack
 from frustum.passes.dequantised import is_packed, noted_at
 from frustum.passes.lower.executions import Ints, coefficients, enclosing_counts
 from frustum.passes.weights import NUMPY_BY_NAME, Array, WeightStore
@@ -359,7 +359,8 @@ class Blocks:
         zeros = found.zeros.reshape(-1) if found.has_zeros else None
         both = zip(slots.pieces(found.integers), slots.pieces(found.numbers), strict=True)
         width = slots.element_bytes
-        made = [pack(Piece(q, numbers, found.scales.reshape(-1), zeros, found.bits), width) for q, numbers in both]
+        scales = found.scales.reshape(-1)
+        made = [pack(ScaledPiece(q, numbers, scales, zeros, found.bits), width) for q, numbers in both]
         return np.concatenate(made), np.cumsum([len(each) for each in made])
 
     def blocks(self, slots: Slots) -> Blocked | None:

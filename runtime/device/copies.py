@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from frustum.backend.file.executable import ExecutableError
 from frustum.dialects.isa.program import ELEMENT_BYTES, Copy, Instruction
-from frustum.dialects.weights.block import weights_in
 from frustum.dialects.weights.codec import CodecError
+from frustum.dialects.weights.scaled import weights_in
 from frustum.runtime.device.effects import Call, effect
 from frustum.runtime.device.expand import NO_MEMORY, Expanded, Rows
 from frustum.runtime.device.form import Ints

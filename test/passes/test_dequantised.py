@@ -8,8 +8,7 @@ from xdsl.dialects.builtin import f32
 
 from frustum.dialects import graph as g
 from frustum.dialects.graph import tensor_type
-from frustum.passes.analysis.stored_weights import stored_bytes
-from frustum.passes.dequantised import Dequantised, joined, note
+from frustum.passes.dequantised import Dequantised, joined, note, stored_bytes
 from frustum.passes.weights import WeightStore
 
 

@@ -129,6 +129,28 @@ def factor(kind):
     return graph
 
 
+def quantized(kind):
+    """A product of integers: activations of 8 bits."""
+    graph = Graph()
+
+    def steps(y, scale):
+        scales = [graph.constant(np.array(scale, np.float32)), graph.constant(np.array(0, np.int8))]
+        return graph.op("DequantizeLinear", graph.op("QuantizeLinear", y, *scales), *scales)
+
+    y = graph.op("MatMul", steps(graph.input("x", 8, 64), 0.03), graph.weight(kind, (64, 48), axis=1))
+    graph.output(steps(y, 0.02), 8, 48)
+    return graph
+
+
+def test_products_of_integers_have_them_too():
+    graph, x = quantized("int4"), np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
+    wanted, (found, report) = onnxruntime(graph.model(), {"x": x}), run(graph, x)
+    np.testing.assert_allclose(found, wanted, atol=0.0201)
+    assert np.mean(found == wanted) > 0.98
+    assert report["weights"]["packed_tensors"] == 1
+    assert 64 * 48 // 2 + 48 * 4 < report["dram"]["weight_bytes"] < 64 * 48 * 0.7
+
+
 LAYERS = {
     "conv by channels": lambda: conv("int8", zeros=True), "conv in blocks": lambda: conv("int4", axis=1, block=16),
     "conv f16": lambda: conv("uint8", "f16"), "gemm in blocks": lambda: gemm("int4", axis=1, block=32),

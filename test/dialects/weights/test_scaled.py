@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frustum.dialects.weights import scaled
-from frustum.dialects.weights.block import weights_in
 from frustum.dialects.weights.codec import CodecError
+from frustum.dialects.weights.scaled import weights_in
 
 ELEMENTS = ("f2", "f4", ml_dtypes.bfloat16)
 
@@ -32,7 +32,7 @@ def pieces(draw):
     scales = rng.standard_normal(step).astype(draw(st.sampled_from(ELEMENTS)))
     zeros = draw(st.sampled_from([None, np.full(1, low), rng.integers(low, high + 1, step)]))
     q = rng.integers(low, high + 1, extents)
-    return scaled.Piece(q, number, draw(st.sampled_from([scales, scales, scales, None])), zeros, bits)
+    return scaled.ScaledPiece(q, number, draw(st.sampled_from([scales, scales, scales, None])), zeros, bits)
 
 
 def own(piece):
@@ -64,9 +64,9 @@ def test_bytes_of_a_piece_are_its_integers_and_a_scale_for_each_run():
     q = np.arange(64 * 8).reshape(8, 64, 1, 1) % 16 - 8
     number = np.broadcast_to((np.arange(64) // 32)[:, None, None] + 2 * np.arange(8)[:, None, None, None], q.shape)
     scales = np.arange(1, 17, dtype=np.float16)
-    assert len(scaled.pack(scaled.Piece(q, number, scales, None, 4), 2)) == 8 + 16 * 2 + 64 * 8 // 2
+    assert len(scaled.pack(scaled.ScaledPiece(q, number, scales, None, 4), 2)) == 8 + 16 * 2 + 64 * 8 // 2
     zeros = np.arange(16) - 8
-    assert len(scaled.pack(scaled.Piece(q, number, scales, zeros, 4), 2)) == 8 + 16 * 2 + 8 + 64 * 8 // 2
+    assert len(scaled.pack(scaled.ScaledPiece(q, number, scales, zeros, 4), 2)) == 8 + 16 * 2 + 8 + 64 * 8 // 2
 
 
 def test_a_piece_may_begin_inside_a_run():
@@ -74,7 +74,7 @@ def test_a_piece_may_begin_inside_a_run():
     number = ((np.arange(50) + 20) // 32).reshape(q.shape)
     layout = scaled.layout_of(number)
     assert layout.runs == (0, 32, 0, 0) and layout.phase == 20
-    block = scaled.pack(scaled.Piece(q, number, np.array([2, 3, 4], np.float32), None, 4), 4)
+    block = scaled.pack(scaled.ScaledPiece(q, number, np.array([2, 3, 4], np.float32), None, 4), 4)
     assert len(block) == 8 + 3 * 4 + 25
     np.testing.assert_array_equal(weights_in(block, q.shape, np.dtype("f4")), q * np.array([2, 3, 4])[number])
 
@@ -83,7 +83,7 @@ def test_a_piece_may_begin_inside_a_run():
 def test_a_damaged_header_is_named(at, byte):
     q = np.zeros((2, 64, 1, 1), np.int64)
     number = np.broadcast_to((np.arange(64) // 32)[:, None, None], q.shape)
-    block = scaled.pack(scaled.Piece(q, number, np.ones(2, np.float16), None, 4), 2)
+    block = scaled.pack(scaled.ScaledPiece(q, number, np.ones(2, np.float16), None, 4), 2)
     weights_in(block, q.shape, np.dtype("f2"))
     block[at] = byte
     with pytest.raises(CodecError, match="a header of integers with scales"):
@@ -92,6 +92,6 @@ def test_a_damaged_header_is_named(at, byte):
 
 def test_a_block_that_ends_early_is_named():
     q = np.zeros((2, 64, 1, 1), np.int64)
-    block = scaled.pack(scaled.Piece(q, q, np.ones(1, np.float16), None, 4), 2)
+    block = scaled.pack(scaled.ScaledPiece(q, q, np.ones(1, np.float16), None, 4), 2)
     with pytest.raises(CodecError, match="do not end within 73 bytes"):
         weights_in(block[:-1], q.shape, np.dtype("f2"))
