@@ -35,7 +35,7 @@ from frustum.backend.refuse import Load, Refusal, Strategy
 from frustum.backend.trials import TYPED, AtStop, Peaks, Trials, allocated_bytes, module_of
 from frustum.dialects.choices import When
 from frustum.dialects.graph import networks_of
-from frustum.dialects.module import TARGET
+from frustum.dialects.module import TARGET, WEIGHTS
 from frustum.dialects.target import Target, to_attribute
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.analysis.foreign import others_in
@@ -340,7 +340,7 @@ class Splitter(Trials):
             return replace(one_piece(found[0], 0.0, self.seconds), log=self.log)
         network = self.layers.network
         stem = network.sym_name.data
-        target, store = target_of(self.module), store_of(self.module)
+        target, store = target_of(self.module), store_of(self.module) if WEIGHTS in self.module.attributes else None
         facts = {"pieces": len(found), "least_work": least_work(network, target, store)}
         named = [renamed(each, f"{stem}_{number}", facts) for number, each in enumerate(found)]
         whole = self.tried.get(self.layers.whole)

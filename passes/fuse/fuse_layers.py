@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
 from frustum.dialects.diagnostic import did_you_mean
-from frustum.dialects.module import ALTERNATIVES, LEAST_WORK, MAPS, POLICY
+from frustum.dialects.module import ALTERNATIVES, LEAST_WORK, MAPS, POLICY, WEIGHTS
 from frustum.dialects.share_done import know
 from frustum.dialects.target import Options
 from frustum.passes.analysis.foreign import gather
@@ -87,7 +87,7 @@ class FuseLayers(ModulePass):
         networks = g.networks_of(op)
         if networks:
             op.attributes[POLICY] = StringAttr(words[0])
-        store = store_of(op) if networks else None
+        store = store_of(op) if networks and WEIGHTS in op.attributes else None
         least = [least_work(network, target, store) for network in networks]
         know(**sizes_of(networks, least))
         if len(networks) == 1:

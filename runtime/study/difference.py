@@ -101,8 +101,8 @@ def difference(before: Data, after: Data, names: tuple[str, str] = ("before", "a
     changes = [_change(before, after, *units) for units in _groups(before, after)]
     moved = [each for each in changes if _is_moved(each)]
     moved.sort(key=lambda each: (-abs(each.cycles.change or 0), -abs(each.bytes.change or 0)))
-    keys = tuple(_differing(before, after))
-    return Difference(_alike(before, after), totals, classes, tuple(moved), len(changes) - len(moved), keys, names)
+    differing = tuple(_differing(before, after))
+    return Difference(_alike(before, after), totals, classes, tuple(moved), len(changes) - len(moved), differing, names)
 
 
 def _differing(before: Any, after: Any, key: str = "") -> Iterator[str]:
