@@ -61,19 +61,20 @@ def stays(draw):
     part = Region(tuple(starts), tuple(extents))
     low, high = (draw(st.integers(0, 2)) if counts[dealt] == 1 and dealt > 1 else 0 for _ in range(2))
     made = part.at(dealt, part.start[dealt] + -low, part.extent[dealt] + low + high)
-    needs = tuple(in_map(draw(strips(dims, clusters)), dims) for _ in range(draw(st.integers(1, 2))))
+    needs = tuple(in_map(draw(strips(dims, clusters, dealt)), dims) for _ in range(draw(st.integers(1, 2))))
     return Stay(dims, clusters, counts, made, part, needs)
 
 
 @st.composite
-def strips(draw, dims, clusters):
-    """What a reader needs on each cluster."""
+def strips(draw, dims, clusters, dealt):
+    """What a reader needs on each cluster: mostly along the dimension in which the map is dealt, perhaps of a map that
+    is padded."""
     whole = tuple(Interval(Affine(), size) for size in dims)
-    along = draw(st.integers(0, 3))
+    along = draw(st.sampled_from([dealt, dealt, dealt, 0, 1, 2, 3]))
     if along == 0:
         return whole
-    low, high = (draw(st.integers(0, 2)) if along > 1 else 0 for _ in range(2))
-    width = ceil_div(dims[along], clusters)
+    low, high = (draw(st.integers(0, 3)) if along > 1 else 0 for _ in range(2))
+    width = ceil_div(dims[along] + draw(st.sampled_from([0, 0, 1, 3])), clusters)
     return replaced(whole, along, Interval(Affine(-low, cluster=width), low + width + high))
 
 
@@ -114,7 +115,7 @@ def follow(stay, kept):
 def test_each_cluster_has_what_its_readers_need_and_gets_it_once():
     found = []
 
-    @settings(max_examples=200)
+    @settings(max_examples=100)
     @given(stays())
     def check(stay):
         try:
@@ -125,8 +126,8 @@ def test_each_cluster_has_what_its_readers_need_and_gets_it_once():
         for needs, cluster in product(stay.needs, range(stay.clusters)):
             wanted = clipped([(each.start, each.extent) for each in needs], stay.dims, (), cluster)
             assert (made[cluster][wanted] | (sent[cluster][wanted] > 0)).all()
-        assert sent.max() <= 1
+        assert sent.max() <= 1 and not (made & (sent > 0)).any(), "nobody is sent what it makes itself, or twice"
         found.append(sent.any())
 
     check()
-    assert sum(found) > 50, "maps that nobody sends say nothing"
+    assert sum(found) > 25, "maps that nobody sends say nothing"
