@@ -12,6 +12,8 @@ from frustum.dialects import graph as g
 from frustum.dialects.graph.attributes import float_array
 from frustum.dialects.module import RANGE
 from frustum.passes.graph.composites.find_attention import FindAttention
+from frustum.passes.weights import store_of
+from frustum.runtime.reference.graph import ReferenceExecutor
 
 B, T, L, H, D = 2, 5, 7, 4, 6
 
@@ -152,7 +154,37 @@ def test_batches_of_heads_and_masks_with_heads():
     (op,) = found(net, net.merged(net.reshape(net.matmul(weights, v), B, H, T, D)))
     assert op.is_merged
     assert g.shape_of(op.mask) == (B, H, T, L)
-    assert len(moves(op)) == 1, "the two masks are added"
+    assert len(moves(op)) == 4, "the two masks are added; a difference, turned, makes rows of theirs no numbers"
+
+
+def hidden(net, way):
+    """A mask [B, 1, T, L] whose second row of the first batch hides every key."""
+    seen = np.ones((B, 1, T, L), bool)
+    seen[0, 0, 1] = False
+    seen[1, 0, 2, 3:] = False
+    if way == "constant":
+        return net.constant(np.where(seen, 0, -np.inf))
+    least = -np.inf if way == "infinite" else np.finfo(np.float32).min
+    return net.binary("drop", net.constant(np.full((1,), least)), net.constant(seen.astype(np.float32)))
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+@pytest.mark.parametrize(("way", "numbers"), [("constant", False), ("infinite", False), ("least", True)])
+def test_a_row_that_sees_no_key_is_no_number(way, numbers, is_merged):
+    """As its softmax is; where a finite number hides them it is the mean of the values."""
+    net = Layers()
+    q, k, v = separate(net)
+    scores = net.binary("add", net.matmul(net.heads(q, H), net.heads(k, H, 0, 2, 3, 1)), hidden(net, way))
+    made = net.matmul(net.softmax(scores), net.heads(v, H))
+    module, given = net.module(net.merged(made) if is_merged else made)
+    FindAttention().apply(Context(), module)
+    assert any(isinstance(op, g.AttentionOp) for op in module.walk())
+    with np.errstate(invalid="ignore"):
+        (y,) = ReferenceExecutor(store_of(module)).run_graph(module, given).values()
+    rows = y.reshape(B, T, H, D).swapaxes(1, 2) if is_merged else y
+    assert np.isnan(rows[0, :, 1]).all() != numbers and not np.isnan(np.delete(rows, 1, axis=2)).any()
+    v = given[[*given][2]].reshape(B, L, H, D)
+    assert not numbers or np.allclose(rows[0, :, 1], v[0].mean(axis=0), atol=1e-6)
 
 
 @pytest.mark.parametrize("hides", [-np.inf, -1e9])
