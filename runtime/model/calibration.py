@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -237,14 +237,30 @@ def calibrate_network(module: ModuleOp, request: Request, progress: Progress) ->
     passes: Sequence[ModulePass] = (SplitReductions(), Canonicalize(), ConvertType(to="f32"))
     for each in passes:
         each.apply(Context(), module)
-    seeds = range(request.calibration_seed, request.calibration_seed + inputs_within(macs_of(module)))
-    inputs = list(request.calibration) or [random_inputs(module, seed) for seed in seeds]
+    count = inputs_within(macs_of(module))
+    inputs = list(request.calibration) or made_up(request, count, lambda seed: random_inputs(module, seed))
     calibrate(module, inputs, request.calibrate or "minmax")
     quantised = module.clone()
     for step in (QuantiseNetwork(), Canonicalize(), FoldQuantisation()):
         step.apply(Context(), quantised)
     found = accuracy_of(module, quantised, inputs[0]) | {"calibration_inputs": len(inputs)}
     module.attributes[ACCURACY] = StringAttr(json.dumps(found))
+
+
+def made_up(request: Request, count: int, made: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Random inputs: those of a run with this seed; where none is known every other one has the other sign, so that
+    ranges hold inputs of both."""
+    if request.calibration_seed is not None:
+        return [made(seed) for seed in range(request.calibration_seed, request.calibration_seed + count)]
+    both = [made(k // 2) for k in range(max(2, count))]
+    return [_negated(found) if k % 2 else found for k, found in enumerate(both)]
+
+
+def _negated(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: -array if isinstance(array, np.ndarray) and array.dtype.kind == "f" else array
+        for name, array in inputs.items()
+    }
 
 
 class Samples:
@@ -256,8 +272,8 @@ class Samples:
         self._macs = 0
         if request.dtype != INT8:
             return
-        seeds = range(request.calibration_seed, request.calibration_seed + CALIBRATION_INPUTS)
-        self.values = [dict(sample) for sample in request.calibration] or [random_values(inputs, n) for n in seeds]
+        given = [dict(sample) for sample in request.calibration]
+        self.values = given or made_up(request, CALIBRATION_INPUTS, lambda seed: random_values(inputs, seed))
 
     def of(self, module: ModuleOp) -> list[dict[str, Array]]:
         """Those of a network of the chain, fewer from here on where it is much work."""

@@ -303,8 +303,8 @@ class Request(Keywords):
     """The same with what the command line alone can ask."""
 
     no_cache: bool = option("compile anew, and keep nothing for the next time", default=False)
-    calibration_seed: int = 0
-    """Of the first random input for the calibration."""
+    calibration_seed: int | None = None
+    """Of the first random input for the calibration, if the run has that; None: nobody knows what a run has."""
     dtype_is_stored: bool = False
     """Whether `dtype` is what the target's options say: it gives way where a model has its types already."""
     keeps_modules: bool = False
