@@ -203,3 +203,20 @@ def test_weights_in_chunks_count_once_and_nothing_else_is_carried(tmp_path):
     held = [each.bytes for made in compiled.chain.executables for each in made.program.externals_of("weight")]
     assert len(held) > 2, "this network is planned in chunks"
     assert sum(held) == 2 * 2 * d * hidden <= dram["weight_bytes"]
+
+
+def test_a_network_that_is_cut_has_the_bounds_of_the_whole():
+    rng = np.random.default_rng(0)
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        onnx.helper.make_node("Conv", ["a", "v"], ["b"], pads=[1] * 4),
+    ]
+    shapes = {"w": (8, 3, 3, 3), "v": (4, 8, 3, 3)}
+    weights = [onnx.numpy_helper.from_array(rng.standard_normal(s, np.float32), name) for name, s in shapes.items()]
+    ends = [onnx.helper.make_tensor_value_info(n, 1, (1, c, 12, 12)) for n, c in (("x", 3), ("a", 8), ("b", 4))]
+    graph = onnx.helper.make_graph(nodes, "two", ends[:1], ends[1:], weights)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    whole, cut = (timed(model, **way) for way in ({"split": "never"}, {"split": "outputs"}))
+    assert [len(each["subgraphs"]) for each in (whole, cut)] == [1, 2]
+    assert bounds(whole) == bounds(cut)
+    check_figures(cut)
