@@ -120,9 +120,6 @@ class Judge:
         """The outputs by name, floats in f32 where they are narrower, and infinite where their type ends; OracleError
         where nobody computes them."""
         given = host_model.fed(self._in_types(inputs))
-        lacking = [name for name in self.by_nodes.inputs if name not in given] if self.session is None else []
-        if lacking:
-            raise OracleError(f"nobody can run the model: its input '{lacking[0]}' is missing")
         if self.session is not None:
             try:
                 arrays = self.session.run(None, given)
@@ -131,12 +128,26 @@ class Judge:
             else:
                 names = [value.name for value in self.session.get_outputs()]
                 return self._within_types(dict(zip(names, arrays, strict=True)))
+        self._check_inputs(given)
         try:
             found = self.by_nodes.run_each(given)
         except host_model.HostError as error:
             raise OracleError(f"nobody can judge: {self.refused}; {error}") from error
         self.by_reference |= self.by_nodes.by_reference
         return self._within_types(found)
+
+    def _check_inputs(self, given: Mapping[str, HostArray]) -> None:
+        """OracleError where they are not those of the model: nodes one by one would take others."""
+        optional = {tensor.name for tensor in self.light.graph.initializer}
+        for value in self.light.graph.input:
+            array, shape = given.get(value.name), value.type.tensor_type.shape
+            if array is None and value.name not in (*optional, *given):
+                raise OracleError(f"{self.refused}: input '{value.name}' is missing")
+            if isinstance(array, np.ndarray) and value.type.tensor_type.HasField("shape"):
+                extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in shape.dim]
+                pairs = zip(extents, array.shape, strict=False)
+                if len(extents) != array.ndim or not all(n in (None, m) for n, m in pairs):
+                    raise OracleError(f"{self.refused}: input '{value.name}' is of shape {list(array.shape)}")
 
     @property
     def name(self) -> str:

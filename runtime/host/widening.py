@@ -17,7 +17,7 @@ from onnx import shape_inference as inference
 
 from frustum.runtime.host.evaluators import DEFAULT_DOMAINS, graphs_of
 
-NARROW = {TensorProto.FLOAT16: "f16", TensorProto.BFLOAT16: "bf16"}
+NARROW: dict[int, str] = {TensorProto.FLOAT16: "f16", TensorProto.BFLOAT16: "bf16"}
 """The types that are widened, as the device calls them."""
 CASTS = ("Cast", "CastLike")
 TYPE_ATTRIBUTES = {

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import Extents
@@ -35,7 +35,7 @@ def may_hide(mask: SSAValue | Array, store: WeightStore, left: int = MOST_LAYERS
     if isinstance(mask, BlockArgument):
         return is_of_floats(mask)
     op = mask.owner
-    if not left or isinstance(op, g.ConvOp | g.MatmulOp):
+    if not left or not isinstance(op, Operation):
         return False
     if isinstance(op, g.BinaryOp):
         if op.kind in CHOICES:

@@ -130,3 +130,10 @@ def test_between_casts_nothing_rounds_but_the_end_of_the_type():
 def test_which_elements_differ(found, expected, text):
     agreement = compare({"y": np.float32(found)}, {"y": np.float32(expected)}, "f32")
     assert agreement.difference == text and agreement.good == (not text)
+
+
+@pytest.mark.parametrize("x", [np.ones((2, 2)), np.ones(4)])
+def test_inputs_of_another_shape_are_nobodys(x):
+    """Nodes one by one would take them."""
+    with pytest.raises(OracleError, match=r"onnxruntime does not run the model: .*input 'x' is of shape"):
+        judged(model([node("Relu")], [3]), x)
