@@ -36,7 +36,7 @@ from frustum.dialects.graph import (
 from frustum.dialects.host_type import MODEL_DTYPE, HostType
 from frustum.dialects.module import COUNTS, DTYPE, MODEL, MODEL_DTYPES
 from frustum.passes.errors import Problem, Unsupported
-from frustum.passes.weights import WeightStore, attach, numpy_of
+from frustum.passes.weights import WeightStore, attach
 
 if TYPE_CHECKING:
     import onnx
@@ -176,16 +176,16 @@ def _host_types(
     """
     from onnx.helper import tensor_dtype_to_np_dtype
 
+    from frustum.passes.onnx.walk import model_element
+
     names = []
     for value, own in zip(values, found, strict=True):
-        declared = value.type.tensor_type.elem_type
-        dtype = tensor_dtype_to_np_dtype(declared) if declared else numpy_of(tensor_of(own).element_type)
+        dtype = tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type or model_element(own, network))
         if not MODEL_DTYPE.fullmatch(dtype.name):
             message = f"'{value.name}' has elements of {dtype.name}, which the device does not exchange"
             raise Unsupported([Problem(file, message)])
         held = network.held.get(value.name) if isinstance(own, BlockArgument) else None
-        shown = f"u{dtype.name}" if not declared and own in network.unsigned else dtype.name
-        names.append(str(HostType(shown, times=held.times, plus=held.plus)) if held else shown)
+        names.append(str(HostType(dtype.name, times=held.times, plus=held.plus)) if held else dtype.name)
     return ArrayAttr([StringAttr(name) for name in names])
 
 
