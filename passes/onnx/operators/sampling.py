@@ -51,8 +51,8 @@ class AxisWeights:
 
     def of_image(self, number: int) -> AxisWeights:
         """[results, taps]"""
-        flat = (x[number].reshape(-1, x.shape[-1]) for x in (self.index, self.weight))
-        return AxisWeights(*flat, self.extent)
+        index, weight = (x[number].reshape(-1, x.shape[-1]) for x in (self.index, self.weight))
+        return AxisWeights(index, weight, self.extent)
 
 
 def grid_sample(node: Node) -> Result:

@@ -251,7 +251,7 @@ class JointAxes:
         first, last = min((axis, *changes)), max((axis, *changes))
         own = tuple(slice(None) if first <= k <= last else 0 for k in range(len(shape)))
         inner = indices[own]
-        places: list[Array] = list(np.indices(inner.shape))  # type: ignore[arg-type]
+        places: list[Array] = list(np.indices(inner.shape))
         places[axis - first] = inner
         return JointAxes(first, last, _rows(places, shape[first : last + 1]).reshape(-1))
 
