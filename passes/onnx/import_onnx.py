@@ -30,7 +30,6 @@ from frustum.dialects.graph import (
     OutputOp,
     QuantizeOp,
     is_integer,
-    tensor_of,
     tensor_type,
 )
 from frustum.dialects.host_type import MODEL_DTYPE, HostType
