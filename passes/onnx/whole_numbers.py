@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from xdsl.ir import SSAValue
 
-from frustum.passes.errors import Refused
+from frustum.passes.errors import NotConstant, Refused
 from frustum.passes.onnx.loading import BOOL, DEFAULT_DOMAINS, FLOATS
 from frustum.passes.onnx.node import IntegerBound, Node, Value
 from frustum.passes.weights import most_whole, numpy_of
@@ -96,7 +96,7 @@ def _bound_of(node: Node, rule: Rule | None) -> IntegerBound | None:
         return rule(node, given)
     for name, bound in zip(node.proto.input, given, strict=False):
         if is_open(bound):
-            raise Refused(f"'{name}' has elements of INT64, and the device does not have this operator for them")
+            raise NotConstant(f"'{name}' of INT64", name)
     return None
 
 

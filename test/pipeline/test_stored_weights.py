@@ -49,8 +49,8 @@ FORMS = {
     "rows": {"axis": 0}, "one": {"per": "tensor"},
 }  # fmt: skip
 FEW = [("int4", "blocks", False, "f32"), ("uint4", "blocks", True, "f16"), ("uint8", "channels", True, "f32")]
-MANY = [
-    (kind, form, zeros, ("f32", "f16")[(number + nth + zeros) % 2])
+MANY = [  # integers of 16 bits are smaller than numbers of 32
+    (kind, form, zeros, "f32" if "16" in kind else ("f32", "f16")[(number + nth + zeros) % 2])
     for number, kind in enumerate(models.INTEGERS) for nth, form in enumerate(FORMS) for zeros in (False, True)
 ]  # fmt: skip
 

@@ -431,7 +431,7 @@ def test_a_node_that_cannot_be_imported(proto, expected):
 def test_an_input_of_integers():
     proto = conv_model()
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
-    words = "'x' has elements of INT64, and the device does not have this operator for them"
+    words = "'x' of INT64 must be constant, and depends on the network's inputs"
     assert f"node 'Conv_0' (Conv): error: {words}" in message(proto)
     proto.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT64
     assert "input 'x' has elements of UINT64: FLOAT, FLOAT16, BFLOAT16, DOUBLE, INT8, UINT8" in message(proto)
