@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from frustum.dialects.axes.axis import Axis, Dim, extent_of, leaves, weights
-
-if TYPE_CHECKING:
-    from frustum.dialects.axes.network import Tensor
+from frustum.dialects.axes.tensor import Tensor
 
 Bend = Literal["", "wrap", "edge", "reflect"]
 """Where a position beyond [0, extent) lies: nowhere; at the other end; at the nearest end; mirrored at it."""

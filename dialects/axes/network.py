@@ -10,20 +10,12 @@ from functools import cached_property
 
 from frustum.dialects.axes.access import Affine, Link, Piece, link_of
 from frustum.dialects.axes.axis import Axis, Dim, align, leaves, weights
+from frustum.dialects.axes.tensor import Kind, Tensor
 
 Ranges = Mapping[Axis, tuple[int, int]]
 """Half-open parts of axes; an axis without one has its whole extent."""
 Box = dict[Axis, tuple[int, int]]
 """Half-open ranges of a tensor's axes."""
-
-
-class Kind(StrEnum):
-    """Where a tensor comes from."""
-
-    INPUT = "input"
-    WEIGHT = "weight"
-    INTERMEDIATE = "intermediate"
-    STATE = "state"
 
 
 class Combine(StrEnum):
@@ -33,28 +25,6 @@ class Combine(StrEnum):
     SUM = "sum"
     MAX = "max"
     ONLINE = "online"
-
-
-@dataclass(eq=False)
-class Tensor:
-    """Root storage: a product of axes. `element_bits` counts the stored form."""
-
-    name: str
-    dims: tuple[Dim, ...]
-    element_bits: int
-    kind: Kind
-    is_output: bool = False
-
-    def __repr__(self) -> str:
-        return self.name
-
-    @property
-    def axes(self) -> Dim:
-        return leaves(axis for dim in self.dims for axis in dim)
-
-    @property
-    def size_bytes(self) -> int:
-        return -(-math.prod(axis.extent for axis in self.axes) * self.element_bits // 8)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def weights_of(network: g.NetworkOp, needed: NeededElements, store: WeightStore 
         if store is not None:
             array = np.asarray(store[op.key.data], NUMPY_BY_NAME[element_in(op.result)])
             mask = needed.mask(op.result)
-            raw, own = stored_bytes(op, store) or raw, stored_bytes(op, store, mask) or own
+            raw, own = min(raw, stored_bytes(op, store) or raw), min(own, stored_bytes(op, store, mask) or own)
             least = min(own, least_stored_bytes(array if mask is None else array[mask]))
         known = found.get(op.key.data, [0, 0, 0])
         found[op.key.data] = [max(pair) for pair in zip(known, (raw, own, least), strict=True)]

@@ -1,0 +1,40 @@
+"""Root storage of a network of axes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from frustum.dialects.axes.axis import Dim, leaves
+
+
+class Kind(StrEnum):
+    """Where a tensor comes from."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    INTERMEDIATE = "intermediate"
+    STATE = "state"
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A product of axes. `element_bits` counts the stored form."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    element_bits: int
+    kind: Kind
+    is_output: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def axes(self) -> Dim:
+        return leaves(axis for dim in self.dims for axis in dim)
+
+    @property
+    def size_bytes(self) -> int:
+        return -(-math.prod(axis.extent for axis in self.axes) * self.element_bits // 8)
