@@ -278,10 +278,10 @@ class HostModel:
         for value in inferred:
             dims = value.type.tensor_type.shape.dim
             shape = np.shape(found[value.name]) if isinstance(found.get(value.name), np.ndarray) else None
-            is_known = shape is not None and value.type.tensor_type.HasField("shape")
-            if is_known and (len(dims) != len(shape) or any(
-                dim.HasField("dim_value") and dim.dim_value != own for dim, own in zip(dims, shape, strict=True)
-            )):  # fmt: skip
+            if shape is None or not value.type.tensor_type.HasField("shape"):
+                continue
+            pairs = zip(dims, shape, strict=False)
+            if len(dims) != len(shape) or any(dim.HasField("dim_value") and dim.dim_value != n for dim, n in pairs):
                 raise _Unable(f"departs from ONNX: '{value.name}' is of shape {shape}")
 
     def _one_node(self, node: NodeProto, types: Mapping[str, TypeProto]) -> ModelProto:

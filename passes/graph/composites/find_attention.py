@@ -201,7 +201,10 @@ def choice_of(
 def takes_back(masks: Sequence[SSAValue | Array]) -> bool:
     """Whether one constant mask takes back another: scores are rounded between them."""
     numbers = [mask for mask in masks if isinstance(mask, np.ndarray)]
-    return len(numbers) > 1 and cancels(sum(map(np.abs, numbers)), sum(numbers))
+    size, total = np.zeros(()), np.zeros(())
+    for each in numbers:
+        size, total = size + np.abs(each), total + each
+    return len(numbers) > 1 and cancels(size, total)
 
 
 def best_parts(
