@@ -53,6 +53,7 @@ from frustum.passes.graph.composites.find_attention import FindAttention
 from frustum.passes.graph.composites.find_normalise import FindNormalise
 from frustum.passes.graph.composites.order_rows import OrderRows
 from frustum.passes.graph.composites.part_products import PartProducts
+from frustum.passes.graph.composites.remove_roundings import RemoveRoundings
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.find_phases import FindPhases
@@ -66,7 +67,6 @@ from frustum.passes.graph.own_outputs import OwnOutputs
 from frustum.passes.graph.pool_in_steps import PoolInSteps
 from frustum.passes.graph.pool_parts import PoolParts
 from frustum.passes.graph.quantise import QuantiseNetwork
-from frustum.passes.graph.remove_roundings import RemoveRoundings
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.graph.turn_weights import TurnWeights
 from frustum.passes.lower.choose_line_buffer import ChooseLineBuffer

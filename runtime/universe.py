@@ -30,7 +30,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-fold-quantisation", "frustum.passes.graph.fold_quantisation:FoldQuantisation"),
     ("frustum-graph-canonicalize", "frustum.passes.graph.canonicalize:Canonicalize"),
     ("frustum-graph-convert-type", "frustum.passes.graph.convert_type:ConvertType"),
-    ("frustum-graph-remove-roundings", "frustum.passes.graph.remove_roundings:RemoveRoundings"),
+    ("frustum-graph-remove-roundings", "frustum.passes.graph.composites.remove_roundings:RemoveRoundings"),
     ("frustum-graph-split-reductions", "frustum.passes.graph.split_reductions:SplitReductions"),
     ("frustum-graph-attention-on-planes", "frustum.passes.graph.composites.attention_on_planes:AttentionOnPlanes"),
     ("frustum-graph-part-products", "frustum.passes.graph.composites.part_products:PartProducts"),

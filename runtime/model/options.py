@@ -8,7 +8,7 @@ Imports nothing but the standard library, for a fast `--help`.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
@@ -29,6 +29,7 @@ from frustum.dialects.choices import (
     When,
 )
 from frustum.runtime.failures import UsageError
+from frustum.runtime.model.option_texts import at_least, bound_value, dim, shape, what_to_check
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -81,56 +82,7 @@ def option(help: str, metavar: str | None = None, *, default: Any = None, **fact
     return field(default=default, metadata=said(help, metavar, **facts))
 
 
-# --- texts -------------------------------------------------------------------------------------------------
-
-
-def shape(text: str) -> tuple[str, tuple[int, ...]]:
-    name, equals, extents = text.rpartition("=")
-    try:
-        found = tuple(int(extent) for extent in extents.split("x"))
-    except ValueError:
-        found = ()
-    if not (name and equals and found) or min(found) < 1:
-        raise ArgumentTypeError(f"'{text}' is not of the form INPUT=1x3x160x224")
-    return name, found
-
-
-def bound_value(text: str) -> tuple[str, bool | int | float]:
-    name, _, value = text.rpartition("=")
-    try:
-        found = value == "true" if value in ("true", "false") else float(value)
-        found = int(value) if value.lstrip("+-").isdigit() else found
-    except ValueError:
-        name = ""
-    if not name:
-        raise ArgumentTypeError(f"'{text}' is not of the form INPUT=16000, INPUT=0.5 or INPUT=true")
-    return name, found
-
-
 BOUND: dict[str, Any] = {"read": bound_value, "action": "append", "unsaid": "none"}
-
-
-def dim(text: str) -> tuple[str, int]:
-    name, equals, extent = text.rpartition("=")
-    if not (name and equals and extent.isascii() and extent.isdigit()):
-        raise ArgumentTypeError(f"'{text}' is not of the form NAME=VALUE, as past_len=128")
-    return name, int(extent)
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise ArgumentTypeError(f"'{text}' is not an integer of at least {least}")
-        return int(text)
-
-    read.__doc__ = f"a whole number, at least {least}"
-    return read
-
-
-def what_to_check(text: str) -> str:
-    if text in ("outputs", "layers") or text.endswith(".onnx") or text.startswith("zoo:"):
-        return text
-    raise ArgumentTypeError(f"'{text}' is none of outputs, layers, FILE.onnx, zoo:NAME")
 
 
 class FileInputs(Sequence["Mapping[str, Array]"]):

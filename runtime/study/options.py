@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from frustum.runtime.model.options import Keywords, Request, at_least, option, said
+from frustum.runtime.model.option_texts import at_least
+from frustum.runtime.model.options import Keywords, Request, option, said
 
 
 @dataclass(frozen=True)
