@@ -13,7 +13,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from frustum.passes.analysis.stored_weights import stored_bytes
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -28,6 +27,7 @@ from frustum.passes.analysis.layer.nest import Layer
 from frustum.passes.analysis.module import element_bytes, element_in, layer_name, value_bytes
 from frustum.passes.analysis.needed import NeededElements
 from frustum.passes.analysis.product_chains import product_chains
+from frustum.passes.dequantised import stored_bytes
 from frustum.passes.errors import Unsupported
 from frustum.passes.weights import NUMPY_BY_NAME, WeightStore
 
