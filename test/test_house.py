@@ -10,9 +10,11 @@ import pytest
 LIMITS = {
     # 35,944 before what keeps the machine busy; 42,310 before every layer fused; 51,000 before pages of runs; 57,700
     # before windowed attention, heads in chunks, tiles of several tensors and attention of integers; 59,500 before
-    # norms in place, convolutions and results in parts, and depthwise layers on both units of a core
-    "lines of code": 62_500,
-    "files": 460,
+    # norms in place, convolutions and results in parts, and depthwise layers on both units of a core; 62,500 before
+    # operators of language models (integers, constant indices, stored weights), a check and bounds that can be trusted,
+    # and axes and trees of plans, beside which the planner stands until it goes
+    "lines of code": 67_300,
+    "files": 493,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,
@@ -23,7 +25,7 @@ LIMITS = {
     "string look-ups in params": 0,
     "casts": 20,
     "type: ignore": 20,
-    "class names with several meanings": 30,
+    "class names with several meanings": 38,
 }
 """What is larger wants a reason, which then stands in the commit that raises the limit."""
 MOST_FILES_IN_A_FOLDER = 20

@@ -183,7 +183,7 @@ def report_of_chain(
 def _hosted(layer: HostedLayer, target: Target | None) -> LayerInfo:
     """A layer of the host; what it takes where a target says that."""
     cycles = None if target is None else target.host_cycles(layer.macs, layer.bytes)
-    return LayerInfo(layer.name, layer.op, None, "host", layer.reason, cycles)
+    return LayerInfo(layer.name, layer.op, None, "host", layer.reason, cycles=cycles)
 
 
 def timelines_of(chain: Chain, ran: RanChain) -> list[tuple[str, int, Timeline]]:
