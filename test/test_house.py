@@ -38,6 +38,7 @@ def source() -> house.House:
     return house.House.of_tree()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", LIMITS)
 def test_measure_is_within_its_limit(source, measure):
     assert house.MEASURES[measure](source) <= LIMITS[measure]
@@ -48,6 +49,7 @@ def test_no_folder_is_crowded(source):
     assert files <= MOST_FILES_IN_A_FOLDER, folder
 
 
+@pytest.mark.slow
 def test_docstrings_are_kept(source):
     assert house.docstrings_per_100(source) >= LEAST_DOCSTRINGS_PER_100
 

@@ -58,6 +58,7 @@ def assert_agree(found, expected):
         np.testing.assert_allclose(np.asarray(found[name], np.float32), array, rtol=0, atol=atol, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_network_is_cut_at_its_output_branches():
     module, inputs = chain(outputs=(1, 3))
     expected = run_module(module, inputs)
@@ -301,6 +302,7 @@ def wide():
     return net.module(net.conv(net.conv(net.input(1, 64, 8, 8), 64), 64))
 
 
+@pytest.mark.slow
 def test_weights_are_compressed_where_that_moves_fewer_bytes_in_no_more_cycles():
     module, inputs = wide()
     choices = Choices(dtype="f16", compression="auto", if_better=True)

@@ -16,6 +16,7 @@ import frustum
 CHUNKS, EACH = 4, 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_few_of_each_family(family):
     check_cases(family, range(2))

@@ -179,6 +179,7 @@ def test_options(options):
     agree(llama_block(rows=4, d=64, ff=176, heads=2), "default", packed=7, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["edge", "default"])
 def test_more_inputs_than_sram_holds(target):
     graph = product("int4", 1, 12000, 512, block=32)

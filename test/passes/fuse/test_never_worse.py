@@ -70,6 +70,7 @@ def test_blocks_of_known_networks(build, name):
     assert check(module, with_sram(name, 16)) > 0
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(fusable(6), st.sampled_from(["default", "edge", "units4"]), st.sampled_from([8, 16, 32]))
 def test_random_networks(case, name, kib):

@@ -72,6 +72,7 @@ def test_in_other_types_and_several_clusters(dtype, clusters):
     assert report["dram"]["ratio"] < 1.01
 
 
+@pytest.mark.slow
 def test_keys_of_several_tiles_of_queries_are_stored_once():
     """Each tile of queries loads all keys; the first one stores them."""
     inputs = {"past": normal(1, 2, 480, 32), "new": normal(1, 2, 32, 32)}
@@ -227,6 +228,7 @@ def networks(draw):
     return model(nodes, {name: array.shape for name, array in inputs.items()}, outputs, constants), inputs
 
 
+@pytest.mark.slow
 @settings(max_examples=LIMIT)
 @given(networks(), machines(), st.sampled_from(["f32", "f16", "bf16"]))
 def test_outputs_are_right_on_any_machine(network, machine, dtype):

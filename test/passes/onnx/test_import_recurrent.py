@@ -62,6 +62,7 @@ def agrees(model, x, run=imported):
         np.testing.assert_allclose(own, wanted, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "target"), [("GRU", "default"), ("LSTM", "edge")])
 def test_on_the_machine(op, target):
     def machine(model, x):

@@ -251,6 +251,7 @@ def chains(draw):
     return random_network.Drawn(*net.module(*(value for value in dict.fromkeys(maps) if not value.uses)))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(chains(), WAYS)
 def test_runs_of_random_chains_are_right(network, way):

@@ -97,6 +97,7 @@ def test_one_cluster_has_nobody_to_hand_to():
     assert not handed(modules_at_stops(blurred()[0], "edge", ALL))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_random_convolutions_agree(data):
     height, width = (data.draw(st.integers(9, 70)) for _ in range(2))

@@ -220,6 +220,7 @@ def test_units_with_resident_maps_give_the_same_numbers():
     assert sum(sent) >= 10
 
 
+@pytest.mark.slow
 def test_layers_one_by_one_give_the_same_numbers_with_all_maps_in_sram():
     joined_in_sram = []
 

@@ -226,6 +226,7 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
     return model(nodes, inputs, outputs)
 
 
+@pytest.mark.slow
 @given(graphs(), st.integers(0, 9))
 @settings(max_examples=25)
 def test_any_graph_in_pieces_is_the_graph(proto: onnx.ModelProto, seed: int) -> None:

@@ -194,6 +194,7 @@ def paths(value, path=()):
         yield from paths(each, (*path, key))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.data(), LIES)
 def test_any_lie_is_refused_in_one_line_or_harmless(compiled, data, lie):

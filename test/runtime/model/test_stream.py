@@ -99,6 +99,7 @@ def test_four_chips_give_the_results_of_one_and_more_of_them(network, tmp_path):
     assert sum(w["cycles"] for unit in four["units"] for w in unit["waits"]) == four["cycles"]["total"]
 
 
+@pytest.mark.slow
 def test_each_result_is_that_of_its_input_alone(network, tmp_path):
     given = np.random.default_rng(1).random((3, 1, 16, 24, 24), np.float32)
     np.savez(tmp_path / "all.npz", data=given)

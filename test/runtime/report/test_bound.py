@@ -48,6 +48,7 @@ def same(report, again):
     assert report["cycles"]["bound"] == pytest.approx(greatest, rel=1e-3, abs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, target", TERMS)
 def test_networks_have_the_bound_that_the_file_has(name, target):
     model = zoo_model(name)
@@ -170,6 +171,7 @@ def test_what_does_not_fit_cannot_be_loaded_while_a_layer_is_unfinished():
     assert bound(target, 0, layers, sizes, 0.0).terms[NO_ROOM] == 1_000_000 + (2 << 20) // 8
 
 
+@pytest.mark.slow
 def test_the_share_of_layers_that_read_nram_is_of_those_that_follow_another():
     report = timed(zoo_model("squeezenet"), "edge", policy="pyramid")
     share = report["nram_operand_share"]

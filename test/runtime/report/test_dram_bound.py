@@ -196,6 +196,7 @@ def test_a_function_of_elements_before_a_product_changes_no_bound():
     assert dram["bound_by"].startswith("matrix product")
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=list(HealthCheck), max_examples=2 * settings().max_examples)
 @given(bounded(2))
 def test_no_compiled_network_moves_less(case):

@@ -42,6 +42,7 @@ def recounted(chain, options, capsys):
     return data["cycles"]["total"], data["dram"]["total_bytes"], [unit["layers"] for unit in data["units"]]
 
 
+@pytest.mark.slow
 def test_the_plan_and_each_cut_are_recounted(chain, capsys):
     found = json.loads(printed(["explain", chain, *MACHINE, "--json"], capsys))
     assert found["what"] == "plan" and len(found["cuts"]) == len(found["units"]) - 1 > 0
@@ -90,6 +91,7 @@ def test_ways_have_weights_as_the_plan_has_them():
     assert len(asked) > 2 and set(asked) == {"none"}
 
 
+@pytest.mark.slow
 def test_the_next_best_ways_of_a_layer_are_recounted(chain, capsys):
     words = ["explain", chain, "x2", *MACHINE, "--json", "--probes", "0"]
     found = json.loads(printed(words, capsys))
@@ -181,6 +183,7 @@ def gated(tmp_path_factory):
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", ["", "layer1", "layer1/rows"])
 def test_parts_of_layers_that_the_plan_has_made_are_no_cuts(gated, subject, capsys):
     words = ["explain", gated, *filter(None, [subject]), "--target", "default", "--no-cache", "--json"]

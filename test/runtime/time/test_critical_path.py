@@ -148,6 +148,7 @@ def test_every_cycle_of_hand_made_programs_is_a_wait_of_somebody():
     assert finished >= 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["default", "edge"])
 def test_every_cycle_of_a_network_belongs_to_a_unit(target):
     executable = frustum.compile("zoo:squeezenet", target, "f16").executable
@@ -164,6 +165,7 @@ def test_every_cycle_of_a_network_belongs_to_a_unit(target):
         assert cycles <= busy[engine]
 
 
+@pytest.mark.slow
 def test_a_faster_port_shortens_the_wait_for_it():
     """What the path says of the DRAM's port is what a machine with more of it saves, at least in part."""
     executable = frustum.compile("zoo:squeezenet", "edge", "f16").executable

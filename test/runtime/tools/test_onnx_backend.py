@@ -80,6 +80,7 @@ def test_constants_given_before() -> None:
     np.testing.assert_allclose(prepared.run([X])[0], backend.run_model(proto, [X, w])[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_node_alone() -> None:
     result = backend.run_node(node("Gather", ["x", "i"], ["y"], axis=1), [X, np.array([2, 0])], target="edge")
     np.testing.assert_array_equal(result.y, X[:, [2, 0]])

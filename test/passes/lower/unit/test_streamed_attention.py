@@ -38,6 +38,7 @@ def test_blocks_of_keys_come_while_the_layer_computes(name, dtype):
     assert layer.layer.is_batched and layer.map.data.weights == "stream"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carry", ["f32", "element", "auto"])
 def test_results_between_blocks_are_wide_if_asked(carry):
     module, inputs = attention((1, 1), (16, 16), 300, 400)
@@ -124,6 +125,7 @@ def test_wide_results_leave_room_for_keys(case):
     assert parts.weight_bytes + parts.loaded_bytes + parts.stored_bytes <= WIDE[case] * 1e6 * megabytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("heads", "dtype", "settings"), [(1, "f16", {"causal_from": 0}), (2, "f32", {})])
 def test_keys_come_to_the_only_core_and_stay_there(heads, dtype, settings):
     module, inputs = attention((heads, heads), (16, 16), 600, 300, **settings)
@@ -153,6 +155,7 @@ IN_CORE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "name", "heads", "sizes", "settings"), IN_CORE)
 def test_wide_results_stay_in_the_cores_and_end_where_queries_were(dtype, name, heads, sizes, settings):
     module, inputs = attention(heads, sizes, 130, 200, **settings)
@@ -164,6 +167,7 @@ def test_wide_results_stay_in_the_cores_and_end_where_queries_were(dtype, name, 
 PARTED = [("df", {}), ("df", {"causal_from": 0}), ("edge", {"softcap": 1.5, "mask": (1, 300)})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings"), PARTED)
 def test_values_come_in_parts(name, settings):
     module, inputs = attention((1, 1), (16, 16), 200, 300, is_apart=True, is_merged=False, **settings)

@@ -24,6 +24,7 @@ def test_no_way_through_is_cheaper(case):
     check_least(case, most_layers=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, derandomize=True, suppress_health_check=HEALTH)
 @given(GRAPHS_ON_MACHINES)
 def test_no_preset_moves_less(case):

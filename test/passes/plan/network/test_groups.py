@@ -58,6 +58,7 @@ def listed(module):
     return order_of(ops_of_section(network), network.terminator.values)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(networks(6))
 def test_every_shape_of_every_group_is_what_projection_says(case):

@@ -85,6 +85,7 @@ def test_layers_have_the_products_that_are_published():
     assert macs(transformer_step(511, 768, 12, 3072)) == weights + cache
 
 
+@pytest.mark.slow
 def test_five_layers_of_vgg_in_two_bands_in_half_a_mebibyte():
     """Feature-map bytes to the byte, reuse storage and multiplications again at most as published."""
     found = {each.figure: each for each in frustum.compare("vgg5-bands")}
@@ -93,6 +94,7 @@ def test_five_layers_of_vgg_in_two_bands_in_half_a_mebibyte():
     assert 0 < found["macs.again"].ours <= found["macs.again"].theirs
 
 
+@pytest.mark.slow
 def test_ours_is_what_the_run_counted_and_no_less_than_the_bound():
     case = cases()["tiny-keyword"]
     counted = count(case)
