@@ -1,7 +1,7 @@
 # Tests: test/dialects/target/test_host.py
 """The host's processor as part of a target: what runs there takes by its rates.
 
-Source: docs/techniques/machine.md, "The host".
+Source: docs/techniques/machine.md, "Host".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 
 A node reads each operand once and writes each result once, in the model's types; of what it takes elements from, it
 reads as many as it takes.  What has a shape that is known at run time only counts as its node's largest operand.
-Source: docs/techniques/machine.md, "The host".
+Source: docs/techniques/machine.md, "Host".
 """
 
 from __future__ import annotations

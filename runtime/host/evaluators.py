@@ -1,4 +1,4 @@
-# Tests: test/runtime/host/test_evaluators.py
+# Tests: test/runtime/host/test_judge.py
 """Where the two evaluators of ONNX models, onnxruntime and the reference evaluator of `onnx`, are known to be wrong."""
 
 from __future__ import annotations

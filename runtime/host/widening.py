@@ -1,4 +1,4 @@
-# Tests: test/runtime/host/test_widening.py
+# Tests: test/runtime/host/test_judge.py
 """Models in 16-bit floats as models in f32 that round where theirs ask for it.
 
     Cast(x, to=FLOAT16)  ->  Cast(Cast(x, to=FLOAT16), to=FLOAT)

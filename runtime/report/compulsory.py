@@ -1,3 +1,4 @@
+# Tests: test/pipeline/test_true_figures.py
 """What a network has to move and to multiply at least: one count, of the network before it was planned.
 
 Everything that the report calls compulsory, a roofline or a bound starts here, from the facts of

@@ -277,7 +277,7 @@ def _layer_by_layer(runs: Sequence[SubgraphRun], facts: NetworkFacts) -> dict[st
     """What moves where no map stays on chip, how many maps there are, and how many of them are in DRAM now."""
     if facts.networks is None:
         return {"layer_by_layer_bytes": None, "maps": None, "maps_in_dram": None}
-    found = layer_by_layer(facts.stored_bytes, facts.networks)
+    found = layer_by_layer(facts.compulsory_bytes, facts.networks)
     stored = sum(len(run.program.externals_of("intermediate")) for run in runs)
     return {"layer_by_layer_bytes": found.bytes, "maps": found.maps, "maps_in_dram": min(stored, found.maps)}
 

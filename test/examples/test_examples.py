@@ -32,7 +32,7 @@ def test_the_network_of_the_page_moves_nothing_twice():
     executable = frustum.compile(stops.model(), stops.machine(), policy="optimal")
     feeds = {"x": np.random.default_rng(1).random((1, stops.CHANNELS, stops.HEIGHT, stops.WIDTH), np.float32)}
     report = frustum.run(executable, feeds, checked=True).report
-    assert report["dram"]["ratio_to_compressed"] == 1.0
+    assert 1 <= report["dram"]["ratio_to_compressed"] < 1.001  # the least form is a bound, not one that was made
     assert report["macs"]["recomputed"] == 0
 
 

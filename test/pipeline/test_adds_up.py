@@ -171,7 +171,8 @@ def test_products_that_nobody_needs_do_not_make_the_roofline_higher():
         lambda net: net.pool("max", net.conv(net.input(1, 64, 48, 48), 64, 3), 1, 3), "edge",
         policy="pyramid",
     )  # fmt: skip
-    assert report["macs"]["executed"] < report["macs"]["useful"] / 2
+    needed = 16 * 16 * 64 * 64 * 3 * 3
+    assert report["macs"]["useful"] == needed < report["macs"]["executed"]
     assert 1 <= report["cycles"]["ratio"] < 3
 
 

@@ -305,7 +305,9 @@ def cumsum(node: Node) -> Result:
     if given is None or is_integer(x):
         raise Refused("the axis is missing" if given is None else "sums of integers are not supported")
     shape = shape_of(x)
-    axis = node.axis(int(given.reshape(())), len(shape))
+    axis, images = node.axis(int(given.reshape(())), len(shape)), node.network.images
+    if images is not None and images.axis_of(x) == axis:
+        raise images.along(axis, shape)
     flat = node.reshape(x, (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])))
     found = _summed(node, flat, bool(node.get("exclusive", 0)), bool(node.get("reverse", 0)))
     return node.whole(node.reshape(found, shape), x in node.network.whole)

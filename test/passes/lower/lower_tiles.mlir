@@ -19,7 +19,7 @@ builtin.module attributes {frustum.dtype = "f32"} {
     fgraph.output %f : tensor<4x128xf32>
   }
 }
-// CHECK:      frustum.layers = ["Conv_0"], frustum.layer_kinds = ["conv"], frustum.useful_macs = [9216 : i64], frustum.layer_units = [0 : i64], frustum.units = ["u0"], frustum.unit_modes = ["large"], frustum.unit_stopped_by = ["policy none"], frustum.unit_tiles = [2 : i64], frustum.unit_kept_bytes = [0 : i64], frustum.unit_owners = ["clusters"]
+// CHECK:      frustum.layers = ["Conv_0"], frustum.layer_kinds = ["conv"], frustum.layer_nodes = ["[]"], frustum.useful_macs = [9216 : i64], frustum.layer_units = [0 : i64], frustum.units = ["u0"], frustum.unit_modes = ["large"], frustum.unit_stopped_by = ["policy none"], frustum.unit_tiles = [2 : i64], frustum.unit_kept_bytes = [0 : i64], frustum.unit_owners = ["clusters"]
 // CHECK-NEXT: func.func @other(%a: i32) -> i32 {
 // CHECK-NEXT:   %s = arith.addi %a, %a : i32
 // CHECK:      fisa.program @net {

@@ -45,12 +45,12 @@ def test_the_command_line_wins(tmp_path):
     [
         (
             '{rules: "S1,1,2"}',
-            r"81:18: error: options\.rules: rule 1 forward-only and rule 2 .* exclude each other",
+            r"85:18: error: options\.rules: rule 1 forward-only and rule 2 .* exclude each other",
         ),
-        ("{policy: best}", r"81:19: error: options\.policy: found 'best', allowed none, pyramid, "),
+        ("{policy: best}", r"85:19: error: options\.policy: found 'best', allowed none, pyramid, "),
         (
             '{policy: pyramid, thresholds: "11=60"}',
-            r"81:40: error: options\.thresholds: threshold 60 of rule 11 redundancy",
+            r"85:40: error: options\.thresholds: threshold 60 of rule 11 redundancy",
         ),
     ],
 )

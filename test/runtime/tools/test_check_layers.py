@@ -248,8 +248,8 @@ def test_damaged_weights_stop_the_machine_and_are_named(
     path, blocks = write_model(tmp_path / "sparse.onnx", zeros=0.9), weight_slots.Blocks.blocks
 
     def faulty(self, slots):
-        data = blocks(self, slots)
-        return ~data if "w2" in slots.flow.external.external_name.data else data
+        found = blocks(self, slots)
+        return (~found[0], *found[1:]) if "w2" in slots.flow.external.external_name.data else found
 
     monkeypatch.setattr(weight_slots.Blocks, "blocks", faulty)
     words = ["run", path, "--target", "edge", "--mode", "functional"]
