@@ -260,7 +260,7 @@ def lines_of(found: Difference, markdown: bool, most: int = 12) -> list[str]:
     rows = [("figure", names[0], names[1], "change", "%"), *map(_row, shown)]
     lines += [*_table(rows, markdown), ""]
     if found.keys:
-        lines += [*wrapped(f"keys of the report that differ: {', '.join(found.keys)}"), ""]
+        lines += [*wrapped(f"keys of the report that differ: {', '.join(_together(found.keys))}"), ""]
     if not found.changes:
         return [*lines, f"all {found.same} units are what they were"]
     lines.append(f"{len(found.changes)} of {len(found.changes) + found.same} groups of units changed")
@@ -287,6 +287,17 @@ def _change_lines(change: Change, markdown: bool) -> list[str]:
     lines += [f"{inner}{cycles:+,} cycles: {cause}" for cause, cycles in change.causes]
     lines += [f"{inner}{size:+,} DRAM bytes: {layer}" for layer, size in change.moved]
     return lines
+
+
+MOST_KEYS = 6
+"""Of one part of a report, which are named one by one."""
+
+
+def _together(keys: Sequence[str]) -> list[str]:
+    """Keys by name, and how many of a part of the report where these are many."""
+    parts = Counter(key.partition(".")[0] for key in keys)
+    names = (key if parts[part := key.partition(".")[0]] <= MOST_KEYS else f"{parts[part]} of {part}" for key in keys)
+    return list(dict.fromkeys(names))
 
 
 def _table(rows: Sequence[tuple[str, ...]], markdown: bool) -> list[str]:
