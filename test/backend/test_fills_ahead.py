@@ -109,6 +109,7 @@ def test_every_conflict_is_ordered(eager):
     check(program, machine.chip.clusters, machine.cluster.cores)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("memory", ["wram", "sram"])
 def test_without_room_nothing_moves(memory, eager):
     machine = machine_of(16)

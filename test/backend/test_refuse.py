@@ -101,6 +101,7 @@ def test_a_failed_pair_stays_apart():
     assert compiler.asked == [(0, 2), (1, 3)]
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(STRATEGIES),
     st.lists(st.builds(Load, *[st.integers(0, 9)] * 3), max_size=12),

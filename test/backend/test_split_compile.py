@@ -319,6 +319,7 @@ def test_weights_are_compressed_where_that_moves_fewer_bytes_in_no_more_cycles()
     np.testing.assert_array_equal(outputs[0]["y0"], outputs[1]["y0"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worse", [Cost(1, 0), Cost(0, 0)])
 def test_weights_stay_raw_where_that_takes_more_cycles_or_no_fewer_bytes(worse):
     """By counts made up; the stops that are shown last are those of the executable."""

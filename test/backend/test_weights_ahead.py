@@ -73,6 +73,7 @@ def without(lowered):
     return module
 
 
+@pytest.mark.slow
 def test_dram_moves_the_same_bytes_and_few_cores_load_at_a_time():
     machine, (module, _) = machine_of(16), late_weights()
     stops = modules_at_stops(module, machine, Choices(dtype="f16"))
@@ -105,6 +106,7 @@ def patient(monkeypatch):
     monkeypatch.setattr(weights_ahead, "SURE", 100.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sure", "wram_bytes", "count"), [(100.0, 1 << 20, 2), (100.0, 16384, 1), (0.0, 1 << 20, 0)])
 def test_weights_that_would_be_late_or_have_no_room_stay(sure, wram_bytes, count, monkeypatch):
     """Those that cores share stay always: of four layers with weights of more than `LEAST_BYTES` two have their own."""
@@ -116,6 +118,7 @@ def test_weights_that_would_be_late_or_have_no_room_stay(sure, wram_bytes, count
     assert len(copies) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [2, 4])
 def test_every_conflict_is_ordered(cores):
     machine = machine_of(cores)
@@ -141,6 +144,7 @@ def in_part(monkeypatch):
     monkeypatch.setattr(weights_ahead, "FIRST", 100.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 16])
 def test_first_pieces_of_a_large_layer_wait_and_sums_are_right(cores, in_part):
     module, inputs = large()

@@ -79,6 +79,7 @@ def test_what_is_compiled_beforehand_is_what_a_call_takes(package: Path) -> None
     assert use(package)[:3] == (42, 0, 1)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("damage", ["cut short", "empty", "garbage", "one bit"])
 def test_a_damaged_file_is_made_anew(package: Path, damage: str) -> None:
     use(package)
@@ -106,6 +107,7 @@ def test_a_read_only_package_without_a_home_keeps_its_loops_in_a_folder_of_the_u
     assert place.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("obstacle", ["link", "open to others", "file", "somebody else's"])
 def test_a_folder_that_others_may_write_is_not_trusted(
     package: Path, tmp_path: Path, obstacle: str, monkeypatch: pytest.MonkeyPatch
@@ -152,6 +154,7 @@ def test_a_full_disk_costs_no_more_than_the_cache(package: Path, monkeypatch: py
     assert use(package)[:3] == (42, 2, 0)
 
 
+@pytest.mark.slow
 def test_processes_that_fill_an_empty_cache_together_do_no_harm(package: Path) -> None:
     command = [sys.executable, "-c", USE, str(package)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]

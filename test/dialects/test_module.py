@@ -24,11 +24,13 @@ def literals(path: Path) -> set[str]:
 ELSEWHERE = {"frustum.kept"}  # a domain of ONNX
 
 
+@pytest.mark.slow
 def test_names_are_written_in_one_file():
     found = {path.relative_to(SOURCE).as_posix(): literals(path) - ELSEWHERE for path in FILES}
     assert {path for path, names in found.items() if names} == {"dialects/module.py"}
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_name_is_the_constants_and_used(name):
     assert NAMES[name] == f"frustum.{name.lower()}"

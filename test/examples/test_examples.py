@@ -23,10 +23,12 @@ def example(name):
     return module
 
 
+@pytest.mark.slow
 def test_the_page_of_stops_is_what_the_compiler_gives():
     assert (ROOT / "docs" / "stops.md").read_text() == example("stops").page(), "run `make docs`"
 
 
+@pytest.mark.slow
 def test_the_network_of_the_page_moves_nothing_twice():
     stops = example("stops")
     executable = frustum.compile(stops.model(), stops.machine(), policy="optimal")
@@ -56,6 +58,7 @@ def test_drawings_are_what_the_compiler_gives(name):
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", technique_drawings.DRAWINGS)
 def test_drawings_of_techniques_are_what_the_code_gives(name):
     drawn = technique_drawings.DRAWINGS[name]()

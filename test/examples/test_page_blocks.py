@@ -41,6 +41,7 @@ def test_a_page_begins_where_another_ends(tmp_path):
     assert "```text\n2\n```" in pages.rewritten(page, beside=tmp_path)
 
 
+@pytest.mark.slow
 def test_frustum_runs_with_its_words():
     commands = "frustum inspect 'no such' || echo \"code $?\"", "frustum targets"
     found = pages.rewritten("".join(block("sh", command, "") for command in commands))

@@ -23,6 +23,7 @@ def test_every_action_of_an_engine_is_as_worked_out(sheet):
     assert by_hand == found.actions
 
 
+@pytest.mark.slow(but=2)
 @EVERY_SHEET
 def test_the_critical_path_is_the_one_of_the_sheet(sheet):
     found = counted(sheet.name)

@@ -57,6 +57,7 @@ FILES = {
 }
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("case", FILES)
 def test_a_tensor_that_no_machine_holds_is_refused_before_it_is_made(case):
     tracemalloc.start()

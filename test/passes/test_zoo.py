@@ -70,6 +70,7 @@ def test_the_output_depends_on_the_input(name):
     assert np.abs(after - before).max() > 50 * 1e-4 * np.abs(before).max()
 
 
+@pytest.mark.slow
 def test_weights_are_no_inputs_and_placeholders_are_gone():
     for name in ("squeezenet", "resnet50", "inception_v1"):
         model = zoo_model(name)

@@ -13,7 +13,7 @@ from frustum.dialects import tile as t
 from frustum.dialects.functions import Border
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["default optimal f32", "edge optimal f16", "tiny greedy f32", "tiny none f32"])
 @pytest.mark.parametrize("mode", Border)
 def test_every_level_agrees(mode, way):

@@ -85,7 +85,7 @@ ALIGNMENT = 16
 WAYS = [*product(["default"], CODECS), ("tiny", "auto"), ("edge", "auto"), ("manycore", "zero")]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "codec"), WAYS)
 @pytest.mark.parametrize("network", [integers, integers_in_groups, products], ids=lambda n: n.__name__)
 def test_integers(network, target, codec):

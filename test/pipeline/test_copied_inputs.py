@@ -17,6 +17,7 @@ ROWS, CHANNELS = Partition((1, 8, 4, 16), 2, 1), Partition((1, 2, 16, 16), 1, 1)
 STEPS = Partition((1, 2, 4, 16), 1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copied", [ROWS, CHANNELS, STEPS])
 def test_a_copy_takes_nothing_of_the_cores(copied):
     net = Net()

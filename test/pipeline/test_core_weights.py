@@ -102,7 +102,7 @@ def test_they_come_from_dram_once():
     assert sizes[0] == own < sizes[1]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("run_bytes", "inputs"), [(16, 2), (64, 4)])
 def test_chunks_have_runs_that_dram_loses_nothing_with(run_bytes, inputs):
     """Of the last layer, whose input channels of an output have 9 taps of 2 bytes each, as few as are a run."""

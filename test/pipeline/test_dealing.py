@@ -63,7 +63,7 @@ def dealt(build, extent, channels):
     return {"typed": modules["typed"], "placed": placed, "fixed": tiled}, inputs
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [4, 2, 1])
 @pytest.mark.parametrize("name", LAYERS)
 def test_cores_add_their_sums(name, channels):

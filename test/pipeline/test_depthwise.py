@@ -132,6 +132,7 @@ def test_products_are_counted_as_the_matrix_unit_counts_them():
     assert macs[0] == macs[1]
 
 
+@pytest.mark.slow
 def test_the_faster_unit_is_taken():
     """With one lane the vector unit is the slower one; a channel multiplier and groups stay on the matrix unit."""
     net = Net()

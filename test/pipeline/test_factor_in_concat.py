@@ -15,7 +15,7 @@ def normal(*shape):
     return np.random.default_rng(0).standard_normal(shape, np.float32)
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("policy", ["none", "optimal"])
 @pytest.mark.parametrize("shaped", [False, True])

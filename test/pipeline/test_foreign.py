@@ -59,6 +59,7 @@ def look(net, pooled):
     return ()
 
 
+@pytest.mark.slow
 def test_what_nobody_would_notice_does_not_keep_a_network_from_running():
     (plain, inputs, _), (module, _, _) = network_with(lambda net, pooled: ()), network_with(constant)
     found = [frustum.run(frustum.compile(each, "edge"), inputs).outputs for each in (plain, module)]

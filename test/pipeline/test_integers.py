@@ -120,6 +120,7 @@ def check(module, inputs, target, policy):
             np.testing.assert_array_equal(found[name], array, f"{stop} {name}")
 
 
+@pytest.mark.slow
 def test_input_channels_in_parts_are_summed_in_32_bits():
     net = IntegerNet()
     module, _ = net.module(*many_channels(net))

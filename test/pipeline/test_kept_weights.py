@@ -51,6 +51,7 @@ def test_numbers_are_the_same(dtype):
     check_agreement(outputs, dtype)
 
 
+@pytest.mark.slow
 def test_everything_is_ordered():
     modules, _ = compiled(small())
     program = next(op for op in modules["fixed"].walk() if isinstance(op, ProgramOp))

@@ -84,7 +84,7 @@ def test_integers_through_the_line_buffer_give_the_same_bits(dtype):
         assert detailed.line_buffer.writes == counted.line_writes
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_the_chosen_mode_is_never_slower_in_counted_cycles(name, way):

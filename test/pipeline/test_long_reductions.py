@@ -15,7 +15,7 @@ import frustum
 SCALES = [0.01, 1, 30]
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
 @pytest.mark.parametrize(("kind", "length"), [("softmax", 12288), ("layer_norm", 6000), ("attention", 2048)])
 @pytest.mark.parametrize("scale", SCALES)

@@ -50,7 +50,7 @@ def cut(module, machine, extent, order, **options):
 SMALL = [("4x4", cores) for cores in CORES] + [("3x5", 16), ("8x8", 1)]
 
 
-@pytest.mark.slow(but=3)
+@pytest.mark.slow
 @pytest.mark.parametrize(("grid", "cores"), SMALL)
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_gives_the_same_numbers(order, grid, cores):

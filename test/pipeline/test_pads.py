@@ -60,7 +60,7 @@ def network(random: Random, mode: Border) -> tuple[onnx.ModelProto, dict[str, np
     return model, {"x": rng.standard_normal(shape).astype(np.float32)}
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", Border)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_pads_give_what_onnxruntime_gives(seed, mode):

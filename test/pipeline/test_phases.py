@@ -42,7 +42,7 @@ def down(net):
     return [net.conv(near, 6), net.unary("relu", net.layer(graph.DepthToSpaceOp(far, (3, 2), 4, (1, 4, 12, 8))))]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["default optimal f32", "edge optimal f16", "tiny greedy f32", "tiny none f32"])
 @pytest.mark.parametrize("build", [between, beside, down], ids=lambda build: build.__name__)
 def test_every_level_agrees(build, way):

@@ -29,6 +29,7 @@ def test_families(family, chunk):
     check_cases(family, range(10 + chunk * EACH, 10 + (chunk + 1) * EACH))
 
 
+@pytest.mark.slow
 def test_a_wrong_output_is_found():
     case = random_case("mlp", 0)
     (name,) = case.expected
@@ -36,6 +37,7 @@ def test_a_wrong_output_is_found():
     assert any(f"output '{name}'" in each for each in problems_of(case, "edge"))
 
 
+@pytest.mark.slow
 def test_a_false_figure_is_found():
     from true_figures import false_figures
 
@@ -48,6 +50,7 @@ def test_a_false_figure_is_found():
         assert false_figures(changed) != [], key
 
 
+@pytest.mark.slow
 def test_the_families_hold_what_they_say():
     cases = [random_case(family, seed) for family in FAMILIES for seed in range(40)]
     operators = collections.defaultdict(set)

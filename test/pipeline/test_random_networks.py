@@ -54,6 +54,7 @@ def test_random_graphs_of_all_layers_agree_on_any_machine(network, way):
         assume(False)
 
 
+@pytest.mark.slow
 def test_a_border_that_wraps_may_follow_a_pool_in_a_core():
     """Each of its channels comes from its own; the search stopped at it."""
     net = Net()

@@ -19,6 +19,7 @@ def test_random_files_give_what_onnxruntime_gives(seed):
     assert difference_of(seed) == ""
 
 
+@pytest.mark.slow
 def test_the_generator_draws_what_it_says():
     drawn = [random_onnx(seed) for seed in range(300)]
     operators = collections.Counter(operator for each in drawn for operator in set(each.operators))

@@ -57,6 +57,7 @@ def test_random_units_run():
     assert len(done) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 def test_feature_maps_cross_dram_once(depth):
     """As published for the first layers of VGG: only the unit's input and output, each once, nothing computed again."""

@@ -102,6 +102,7 @@ def test_with_borders_auto_they_overlap_instead():
     assert moved(1, 16, "pyramid", words, "auto") == moved(1, 16, "pyramid", "z-order", "overlap")
 
 
+@pytest.mark.slow
 def test_without_cdma_what_clusters_send_is_refused_by_name():
     whole = machine(2, 2)
     options = {"policy": "pyramid", "order": "mirrored{depth=breadth-first}"}

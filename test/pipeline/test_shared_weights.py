@@ -64,7 +64,7 @@ def wide(net):
     return (net.product(net.integer_input(1, 256, 32, 32), 64, 3),)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [None, "huffman"])
 def test_four_clusters_hold_weights_once(codec):
     net = IntegerNet(seed=1)

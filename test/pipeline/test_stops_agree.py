@@ -40,6 +40,7 @@ def test_stops_agree(name, way):
     check_agreement(outputs, dtype)
 
 
+@pytest.mark.slow
 def test_every_stop_runs():
     """The module as given, and each of the stops: the same outputs, to the bit where only maps were added."""
     module, inputs = network("inception")

@@ -70,6 +70,7 @@ def test_weights_are_those_of_onnxruntime(kind, form, zeros, element):
     exact(kind, form, zeros, element)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("number", range(len(MANY)))
 def test_weights_of_all_kinds_are_those_of_onnxruntime(number):
     exact(*MANY[number], target=("edge", "default")[number % 3 == 0])
@@ -159,17 +160,20 @@ LAYERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv in blocks", "twice", "factor"])
 def test_layers_on_one_core(name):
     agree(LAYERS[name]())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["default", "manycore"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_on_several_clusters(name, target):
     agree(LAYERS[name](), target)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [
     {"weights": "shared"}, {"compress_weights": "huffman"}, {"compress_weights": "zero"}, {"policy": "none"},
     {"order": "row-major"}, {"borders": "exchange"},
@@ -216,6 +220,7 @@ def test_a_product_moves_what_the_file_has(target):
     assert file <= own <= SOME_BYTES * file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["edge", "default"])
 @pytest.mark.parametrize("rows, element, kind, zeros", [
     (16, "f16", "int4", False), (1, "f16", "uint4", True), (1, "f32", "int4", False), (16, "f32", "uint4", True),

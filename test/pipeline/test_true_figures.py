@@ -110,6 +110,7 @@ def check_bounds(model, target, ways, **always):
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(20))
 def test_bounds_of_random_graphs_hold_and_are_those_of_the_graph(group):
     """Of five graphs each, the first of which is compiled in another way, too."""
@@ -184,6 +185,7 @@ def test_a_text_whose_quotient_is_wrong_is_found():
             check_text(line)
 
 
+@pytest.mark.slow
 def test_weights_in_chunks_count_once_and_nothing_else_is_carried(tmp_path):
     """A hidden map in chunks: the whole constants are in no program."""
     rng = np.random.default_rng(0)
@@ -205,6 +207,7 @@ def test_weights_in_chunks_count_once_and_nothing_else_is_carried(tmp_path):
     assert sum(held) == 2 * 2 * d * hidden <= dram["weight_bytes"]
 
 
+@pytest.mark.slow
 def test_a_network_that_is_cut_has_the_bounds_of_the_whole():
     rng = np.random.default_rng(0)
     nodes = [

@@ -46,6 +46,7 @@ def test_a_map_and_its_reshape(target):
     check_agreement(outputs, "f32")
 
 
+@pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(
     unlike_outputs(),

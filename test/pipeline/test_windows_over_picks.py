@@ -11,7 +11,7 @@ import frustum
 TOLERANCE = 2e-2  # of f16, relative to the largest magnitude
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["edge", "default", "df"])
 @pytest.mark.parametrize(("starts", "step"), [((0, 1), 1), ((3, 2), 1), ((2, 2), 2)])
 @pytest.mark.parametrize("is_beside", [True, False])

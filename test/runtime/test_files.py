@@ -69,6 +69,7 @@ print(ends, *sorted(seen))
 """
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("way", ["exchange", "two renames"])
 def test_a_process_that_ends_anywhere_leaves_the_old_folder_or_the_new_one(tmp_path: Path, way: str) -> None:
     if way == "exchange" and not exchanges(tmp_path):

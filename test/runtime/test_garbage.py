@@ -20,6 +20,7 @@ def test_settings_are_as_before_after_an_error():
     assert gc.get_threshold() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weight_bytes", "is_gone"), [(HEAVY_BYTES, False), (HEAVY_BYTES + 1, True)])
 def test_garbage_is_looked_for_beside_large_weights(weight_bytes, is_gone):
     class Circle:

@@ -34,6 +34,7 @@ def test_a_machine_runs_again_with_other_inputs():
         np.testing.assert_array_equal(again.run(arrays, "functional").outputs["y"], expected(arrays))
 
 
+@pytest.mark.slow
 def test_an_executable_is_decoded_once_and_forgotten_with_it():
     executable = network()
     first = Machine(executable)

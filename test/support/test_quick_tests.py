@@ -64,7 +64,7 @@ def run(tmp_path):
     return run
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_beyond_the_limit_fails_and_names_the_slowest(run, workers):
     done = run("-m", "not slow", "--most-seconds", "0.01", "-n", workers)
@@ -74,6 +74,7 @@ def test_a_run_beyond_the_limit_fails_and_names_the_slowest(run, workers):
     assert set(named[:2]) == {"test_some.py::test_here", "test_some.py::test_in_a_command"}
 
 
+@pytest.mark.slow
 def test_a_run_within_it_says_what_it_took(run):
     done = run("-m", "not slow", "--most-seconds", "60")
     assert done.returncode == 0, done.stdout
@@ -81,6 +82,7 @@ def test_a_run_within_it_says_what_it_took(run):
     assert "5 passed, 4 deselected" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_rest_is_slow(run):
     found = run("-m", "slow", "-q", "--collect-only").stdout.splitlines()
     assert found[:4] == [*(f"test_some.py::test_cases[{case}]" for case in "bde"), "test_some.py::test_alone"]

@@ -81,6 +81,7 @@ def test_the_original_is_opened():
     assert not isinstance(opened(original(), code=sections()["code"]), str)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.integers(0, 1 << 30), st.integers(1, 255))
 @example(40, 1)  # header
@@ -109,6 +110,7 @@ def test_truncated_or_longer_files_are_refused(keep, more):
         assert isinstance(opened(data + more), str)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["code", "debug"]), st.binary(max_size=200), st.integers(0, 1 << 20))
 def test_wrong_contents_with_right_checksums_are_refused_or_harmless(name, noise, place):
     own = bytearray(sections()[name])

@@ -40,6 +40,7 @@ def test_random_programs_round_trip_bit_exactly(seed: int, nodes: int, barriers:
     assert sum(code.page_bytes) == len(code.bytes)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @settings(max_examples=4, deadline=None)
 def test_programs_with_more_values_than_registers_round_trip(seed: int) -> None:
@@ -75,6 +76,7 @@ def test_a_page_defines_its_own_registers() -> None:
     assert paged.page_bytes == (len(alone.bytes) + 4, len(alone.bytes))
 
 
+@pytest.mark.slow
 def test_five_thousand_instructions_take_seconds_at_most() -> None:
     program = Maker(1, pool=300).program(5000, barriers=10)
     start = time.process_time()
@@ -128,6 +130,7 @@ def expected(body: tuple[p.Node, ...], passes_skipped: bool) -> list[p.Instructi
     return seen
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("passes_skipped", [False, True])
 @pytest.mark.parametrize("pool", [20, 280, 500])
 def test_registers_hold_in_every_pass_of_a_loop(pool: int, passes_skipped: bool) -> None:

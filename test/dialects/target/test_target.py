@@ -111,6 +111,7 @@ def figure(target: object, path: str) -> object:
     return target
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("path", TABLE)
 def test_shipped_figures_are_those_of_the_machine_table(path: str):
     assert tuple(figure(targets.load(name), path) for name in SHIPPED) == TABLE[path]
@@ -322,6 +323,7 @@ def test_a_target_comes_back_the_same(name: str):
     assert from_attribute(reparsed(to_attribute(target))) == target
 
 
+@pytest.mark.slow
 @given(st.floats(0, 1e6))
 def test_energies_come_back_from_ir_text_to_the_last_bit(energy_pj: float):
     data = plain(targets.load("edge"))
@@ -421,6 +423,7 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path, options:
     assert targets.load(file, problems_of).options.policy == "greedy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

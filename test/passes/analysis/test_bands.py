@@ -43,6 +43,7 @@ def banded(draw):
     return replace(drawn, partition=partition)
 
 
+@pytest.mark.slow
 def test_bands_and_layers_made_again_give_the_same_numbers():
     done = []
 
@@ -62,6 +63,7 @@ def test_bands_and_layers_made_again_give_the_same_numbers():
     assert len(done) >= 12 and {("raster", True), ("exchange", True), ("overlap", False)} <= set(done), done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("borders", "again"), [("raster", ()), ("raster", (0,)), ("exchange", (1,))])
 def test_the_machine_makes_twice_just_what_bands_share(borders, again):
     """Multiplications and bytes of results made twice, counted by the machine, against those counted with numpy from

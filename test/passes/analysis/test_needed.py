@@ -84,6 +84,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow(but=8)
 @pytest.mark.parametrize("build", CASES, ids=lambda build: build.__name__)
 def test_what_is_needed_is_what_changes_a_result(build):
     net = Net()

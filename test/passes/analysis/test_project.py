@@ -107,6 +107,7 @@ def computed_from(module, array):
         return ReferenceExecutor(store_of(module)).run_graph(module, {"x0": array})["y0"]
 
 
+@pytest.mark.slow
 @given(cases(is_plain=False))
 def test_a_tile_needs_nothing_outside_of_its_regions(case):
     module, inputs, unit, partition, clusters = case.all
@@ -122,6 +123,7 @@ def test_a_tile_needs_nothing_outside_of_its_regions(case):
     assert (seen == 1).all()  # the tiles are a partition of the output
 
 
+@pytest.mark.slow
 @given(cases(is_plain=True))
 def test_no_row_or_column_of_a_region_is_superfluous(case):
     """For windows without gaps: each border of the clipped region is read by the tile (but the end for a last tile

@@ -116,6 +116,7 @@ def test_every_row_is_made_once_and_before_it_is_read(drawn, rows):
         assert exists[j] == set(range(unit.layers[j].out_dims[ROWS]))
 
 
+@pytest.mark.slow
 @given(units(), st.integers(1, 6))
 def test_rings_hold_what_is_read_and_not_a_row_more(drawn, rows):
     """In the middle of endless maps: from the oldest row that a step reads of a buffer to the newest row in it."""

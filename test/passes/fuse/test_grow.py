@@ -61,7 +61,7 @@ def test_random_networks_agree_under_any_policy(drawn, target, rules):
     check(modules, drawn.inputs, "f32")
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("rules", ["S1,3,4", "S2,2,4"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_networks_agree_with_as_few_rules_as_possible(name, rules):

@@ -92,6 +92,7 @@ def test_what_no_form_can_say_is_left():
     assert [chosen_form(op) for op in ops] == [None]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("rank", [2, 3, 4, 5])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -119,6 +120,7 @@ ONE_POSITION = {
 }
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("layer", ONE_POSITION)
 @pytest.mark.parametrize("is_product", [True, False])
 def test_an_axis_of_one_position_is_summed_by_itself(layer, is_product):
@@ -174,6 +176,7 @@ def test_images_are_picked_in_the_form_of_their_readers():
     assert layer.maps[0].access[0].low == 1
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("axes", [(0,), (0, 1), (0, 2, 3), (0, 1, 2, 3), (1, 2, 3), (2, 3)])
 def test_norms_along_any_axes_are_units(axes):
     """Images are normalised over only where they are no loop of their own: pieces are of single images."""

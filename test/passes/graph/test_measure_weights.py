@@ -55,6 +55,7 @@ def compiled(module, inputs, machine, **options):
     return sum(size for kind, size in found.items() if kind != "other"), found, len(executed.program.units)
 
 
+@pytest.mark.slow
 def test_what_fits_only_compressed_is_fused():
     """250 kB of weights do not fit 160 KiB, a tenth of them does: maps between the layers stay, weights come once."""
     module, inputs = pruned()
@@ -67,6 +68,7 @@ def test_what_fits_only_compressed_is_fused():
     assert classes["weight"] < 0.2 * raw_classes["weight"]
 
 
+@pytest.mark.slow
 def test_what_is_too_large_in_the_end_is_planned_again_with_weights_as_they_are(monkeypatch):
     """An estimate that is far too low costs nothing but time."""
     module, inputs = pruned(share=0.0)
@@ -77,6 +79,7 @@ def test_what_is_too_large_in_the_end_is_planned_again_with_weights_as_they_are(
     assert found == raw
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("codec", ["zero", "huffman", "auto"])
 def test_estimates_are_near_what_the_blocks_take(codec):
     module, _ = pruned(share=0.9)

@@ -62,6 +62,7 @@ def evaluated(module, inputs):
     raise AssertionError("no return")
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(mixed_modules(5, True))
 def test_an_outlined_function_computes_the_same(mixed):
@@ -83,6 +84,7 @@ def test_an_outlined_function_computes_the_same(mixed):
     assert all((a == b).all() for a, b in pairs), "the same layers on the same values"
 
 
+@pytest.mark.slow
 def test_every_outlined_network_becomes_a_program():
     net = Net()
     x = net.conv(net.input(1, 3, 12, 12), 8, act="relu")

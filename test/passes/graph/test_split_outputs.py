@@ -130,6 +130,7 @@ def test_weights_go_where_they_are_used():
     assert len(parts) == 2 and not parts[0] & parts[1] and parts[0] | parts[1] == keys
 
 
+@pytest.mark.slow
 @given(branching())
 def test_pieces_compute_what_the_network_does(drawn):
     module, inputs = drawn.module, drawn.inputs
@@ -139,6 +140,7 @@ def test_pieces_compute_what_the_network_does(drawn):
     assert_same(chained(module, inputs, expected), expected)
 
 
+@pytest.mark.slow
 @given(branching(), st.data())
 def test_any_cuts_give_what_the_network_gives_and_join_again(drawn, data):
     module, inputs = drawn.module, drawn.inputs

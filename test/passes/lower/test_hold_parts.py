@@ -59,7 +59,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "machine", "kib", "dtype"), CASES)
 def test_part_stays_and_numbers_do(build, machine, kib, dtype):
     net = Net()
@@ -77,6 +77,7 @@ def test_part_stays_and_numbers_do(build, machine, kib, dtype):
     check_agreement(found, dtype)
 
 
+@pytest.mark.slow
 def test_presets_leave_tensors_in_dram():
     net = Net()
     module, _ = net.module(*turned_between(net))
@@ -84,6 +85,7 @@ def test_presets_leave_tensors_in_dram():
     assert not any(isinstance(op, AllocOp) and TENSOR in op.attributes for op in ops)
 
 
+@pytest.mark.slow
 def test_tensors_read_backwards_are_left_alone():
     """Halves that change places are one copy whose second position lies before its first."""
     TRANSFORMER["RotaryEmbedding"](np.random.default_rng(758)).check(target="edge")

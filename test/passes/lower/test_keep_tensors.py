@@ -69,6 +69,7 @@ def joined_behind(net):
     return net.unary("tanh", net.layer(graph.ConcatOp([net.unary("neg", halves[0]), halves[1]], 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["default f32", "edge f16", "units4 f32"])
 @pytest.mark.parametrize("build", [shifted_windows, turned_around, joined_behind], ids=lambda build: build.__name__)
 def test_every_level_agrees_without_dram(build, way):
@@ -88,6 +89,7 @@ def test_every_level_agrees_without_dram(build, way):
     assert "intermediate" not in classes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["default", "edge"])
 def test_input_in_two_forms_is_loaded_once(target):
     """A softmax of an input's rows in another order, and the input itself behind it: it comes in one copy, whole."""
@@ -106,6 +108,7 @@ def test_input_in_two_forms_is_loaded_once(target):
     assert [load.box.data.extent for load in loads] == [(1, 1, 1, 12 * 8 * 6)]
 
 
+@pytest.mark.slow
 def test_other_policies_and_orders_leave_tensors_in_dram():
     net = Net()
     module, _ = net.module(shifted_windows(net))
@@ -149,6 +152,7 @@ def all_of(counts):
     return found
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("target", ["default", "edge", "df"])
 @pytest.mark.parametrize("heads", [4, 3])
 def test_an_output_that_is_read_again_is_stored_and_stays(target, heads):
@@ -217,6 +221,7 @@ def test_each_part_is_sent_where_it_is_needed_alone():
     assert min(map(len, ways.values())) < len(set.union(*ways.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tokens", "kib"), [(128, 80), (136, 103)])
 def test_each_cluster_keeps_the_part_that_it_reads(tokens, kib):
     """SRAM has no room for all of the result in each cluster: what a head makes goes to those who read its rows."""

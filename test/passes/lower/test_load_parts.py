@@ -58,6 +58,7 @@ def ran(proto, inputs, machine, dtype="f16", **options):
     return found.report
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("is_output", [True, False])
 @pytest.mark.parametrize("axis", [1, 2, 3])
 def test_what_is_appended_moves_once(axis, is_output):
@@ -65,6 +66,7 @@ def test_what_is_appended_moves_once(axis, is_output):
     assert report["dram"]["ratio"] < 1.01
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("clusters", [1, 2])
 def test_in_other_types_and_several_clusters(dtype, clusters):

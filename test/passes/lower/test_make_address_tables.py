@@ -40,6 +40,7 @@ def test_equal_geometries_share_a_table_across_layers():
     assert len(ops(low, ConvOp)) == 3 and len(tables(low)) == len(ops(low, TableOp)) == 1
 
 
+@pytest.mark.slow
 def test_tables_are_program_and_lie_beside_the_weights():
     module, _ = convolutions((8, 6))
     low = lowered(module)
@@ -67,6 +68,7 @@ def test_every_table_is_loaded_before_the_section_that_uses_it():
     assert section > 1
 
 
+@pytest.mark.slow
 def test_a_program_of_one_section_gets_one_for_its_loads():
     module, _ = convolutions((4,))
     low = lowered(module)
@@ -82,6 +84,7 @@ def test_a_program_of_one_section_gets_one_for_its_loads():
     assert not ops(low, FetchOp) and ops(low, ConvOp)
 
 
+@pytest.mark.slow
 def test_running_the_pass_again_changes_nothing():
     module, _ = network("residual")
     low = lowered(module)
@@ -90,7 +93,7 @@ def test_running_the_pass_again_changes_nothing():
     assert str(low) == before
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["fewest", "channel-major", "tap-major", "pixel-major"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_convolutions_through_their_tables_give_the_same_numbers(name, order):
@@ -104,6 +107,7 @@ def test_convolutions_through_their_tables_give_the_same_numbers(name, order):
         np.testing.assert_allclose(detailed[key], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_small_parts_are_walked_to_the_same_numbers():
     module, inputs = network("residual")
     low = lowered(module)
@@ -117,6 +121,7 @@ def test_small_parts_are_walked_to_the_same_numbers():
         np.testing.assert_allclose(found[0], each, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_full_cache_gives_up_the_least_recently_used_and_loads_it_again():
     net = Net()
     x = net.input(1, 8, 12, 12)
@@ -143,6 +148,7 @@ def test_loads_count_as_other_bytes():
     assert counted.address_cache == {"tables": len(set(tables(low))), "loads": len(loads), "evictions": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [16, 64, 128])
 def test_a_cache_too_small_for_tables_runs_without(size):
     """No table is longer than half of the cache; what has none computes its addresses."""

@@ -26,6 +26,7 @@ def loads_of_weights(module):
     return [use.operation for op in weights for use in op.buffer.uses if isinstance(use.operation, CopyOp)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["default", "edge"])
 @pytest.mark.parametrize(("rows", "channels"), [(1, 64), (1, 128), (16, 32)])
 def test_it_is_loaded_once(target, rows, channels):
@@ -79,7 +80,7 @@ def turned_pairs():
     return net.module(net.layer(graph.ConcatOp(parts, 3)))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "dtype"), [("edge", "f16"), ("edge", "f32"), ("default", "f16")])
 def test_windows_of_a_table_are_of_one_buffer(target, dtype):
     module, inputs = turned_pairs()

@@ -41,6 +41,7 @@ def ran(nodes, inputs, outputs, machine, constants=None, dtype="f16", policy="op
     return found.report
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "clusters"), [("edge", 1), ("default", 2)])
 def test_halves_that_are_turned_are_stored_beside_each_other(name, clusters):
     inputs = {"x": normal(1, 4, 128, 32)}
@@ -50,6 +51,7 @@ def test_halves_that_are_turned_are_stored_beside_each_other(name, clusters):
     assert report["dram"]["ratio"] < 1.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 2, 3])
 def test_parts_are_stored_beside_each_other(axis):
     """Along any axis; of several readers of a part the other one still finds it."""

@@ -44,6 +44,7 @@ def demands(**rest):
     return [demand_of(op, target("tiny")) for op in ops(lowered(module), ConvOp)]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("rest", [{}, {"kernel": 1}, {"kernel": 5}, {"groups": 8}, {"groups": 2}])
 def test_options_are_cycles_against_bytes(rest):
     for demand in demands(**rest):

@@ -19,6 +19,7 @@ def hosted(placement):
     return [(each.name, each.op) for part in placement.parts for each in part.fallbacks]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("mask", ["cast", "where", "sub"])
 def test_all_is_on_the_device_but_the_words(dtype, mask):

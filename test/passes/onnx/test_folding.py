@@ -144,6 +144,7 @@ STEPS = (
 )
 
 
+@pytest.mark.slow(but=18)
 @pytest.mark.parametrize("seed", range(GRAPHS))
 def test_a_random_graph_of_constants(seed):
     graph = Graph(seed)

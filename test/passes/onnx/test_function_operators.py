@@ -179,6 +179,7 @@ def expected_of(model, inputs, opset):
     return np.asarray(ReferenceEvaluator(model).run(None, inputs)[0])
 
 
+@pytest.mark.slow(but=29)
 @pytest.mark.parametrize(
     ("operator", "opset"), [(name, opset) for name in OPERATORS for opset in opsets(name)]
 )

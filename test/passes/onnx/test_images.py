@@ -133,6 +133,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow(but=16)
 @pytest.mark.parametrize("case", REFUSED)
 @pytest.mark.parametrize("host", ["auto", "never"])
 def test_a_node_that_brings_images_together_is_named(case, host):
@@ -251,6 +252,7 @@ KEPT = {
 }
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("case", KEPT)
 def test_a_batch_gives_what_each_image_gives_alone(case):
     proto = KEPT[case]
@@ -274,6 +276,7 @@ def test_a_scalar_is_for_all_images_and_an_output_of_none_of_them_is_given_once(
     assert agreement(proto, given, found, "f32")[1].good
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_files_keep_their_images_apart_or_are_refused(seed):
     assert images_of(seed, COUNT) == ""

@@ -14,6 +14,7 @@ def reference(case):
     return ReferenceEvaluator(case.model()).run(None, case.inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_random_options(seed):
     case = attention(np.random.default_rng(seed))
@@ -31,6 +32,7 @@ def qkv(rng, batch=2, heads=2, rows=3, keys=5, size=4):
     return [normal(rng, batch, heads, n, size) for n in (rows, keys, keys)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", range(4))
 def test_rows_that_see_no_key_are_zero(mode):
     rng = np.random.default_rng(mode)

@@ -72,6 +72,7 @@ def same(found, expected):
             np.testing.assert_array_equal(np.signbit(own)[own == 0], np.signbit(wanted)[own == 0])
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("op", ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_comparisons(op, dtype):
@@ -81,6 +82,7 @@ def test_comparisons(op, dtype):
     same(*run(op, arrays))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16])
 def test_comparisons_of_short_integers(dtype):
     rng = np.random.default_rng(2)
@@ -104,6 +106,7 @@ def test_signs_and_what_is_no_number():
     same(*run("Not", [SPECIAL > 0]))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_choices_are_exact(seed, dtype):
@@ -119,6 +122,7 @@ def test_choices_are_exact(seed, dtype):
     same(*run("Where", arrays, constants={1: (2,), 2: (1,), 3: ()}.get(seed, (0,))))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", range(6))
 def test_places_of_the_largest(seed):
     rng = np.random.default_rng(seed)
@@ -130,6 +134,7 @@ def test_places_of_the_largest(seed):
     same(*run(("ArgMax", "ArgMin")[seed % 2], [x], target=("edge", "default")[seed // 3], **settings))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("dtype", "most"), [("f32", 3000), ("f16", 2048), ("bf16", 256)])
 def test_places_are_exact_in_all_types(dtype, most):
     """The last one too; of longer axes the node is refused by name."""
@@ -153,6 +158,7 @@ def test_places_that_a_type_does_not_have_are_found_on_the_host():
     assert [(each["name"], each.get("where")) for each in prepared.report["layers"] if each.get("where") == "host"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_the_largest_in_order(seed):
     """Equal elements in the order of their places, infinities among them."""
@@ -169,6 +175,7 @@ def test_the_largest_in_order(seed):
     np.testing.assert_array_equal(values, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_largest", [0, 1])
 def test_the_largest_of_a_long_axis_in_order(is_largest):
     """Equal elements and infinities, also those that stand for what is taken out."""
@@ -183,6 +190,7 @@ def test_the_largest_of_a_long_axis_in_order(is_largest):
         run("TopK", [x, np.int64([17])], constants=(1,), outputs=2)
 
 
+@pytest.mark.slow
 def test_truth_values_are_numbers_after_a_cast():
     """Through a reshape and a choice, and back."""
     x = np.float32([[-1, 0, np.nan], [2, 0, -0.0]])

@@ -67,6 +67,7 @@ def test_random_equations(seed):
     agrees(f"{','.join(terms)}->{output}", *(tuple(extents[label] for label in term) for term in terms))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["edge", "default"])
 def test_on_the_machine(target):
     rng = np.random.default_rng(0)

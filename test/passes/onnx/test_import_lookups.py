@@ -46,11 +46,13 @@ def check(model, inputs, **options):
     return prepared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_rows_of_a_table(dtype):
     check(*gather(), dtype=dtype)
 
 
+@pytest.mark.slow
 def test_of_other_axes_and_of_one_index():
     check(*gather(IDS.astype(np.int32) % 6, axis=1), target="default")
     check(*gather(np.asarray(-2)))
@@ -77,6 +79,7 @@ def test_the_row_of_the_largest():
     check(model_of(nodes, inputs, (2, 6), {}), inputs)
 
 
+@pytest.mark.slow
 def test_a_table_of_positions_is_on_the_device():
     """Of as many rows as a language model has positions, which are read whole; one of words stays on the host."""
     table = np.random.default_rng(1).standard_normal((2048, 16)).astype(np.float32)

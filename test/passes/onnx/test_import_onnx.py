@@ -439,6 +439,7 @@ def test_an_input_of_integers():
     assert "node 'Conv_0' (Conv): error: element types i8 and f32 differ" in message(proto)
 
 
+@pytest.mark.slow
 def test_a_value_that_nothing_produces():
     proto = model([node("Relu", ["gone"], ["y"], "n")], {"x": (2,)})
     assert (

@@ -434,6 +434,7 @@ def error(found, expected):
     return np.abs(found - expected).max(initial=0) / max(np.abs(expected).max(initial=0), 1e-6)
 
 
+@pytest.mark.slow(but=41)
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_operator(case):
     agrees(case, oracle)

@@ -84,6 +84,7 @@ CONSTANTS = {"w": normal(8, 8, 3, 3), "n": np.int64(4), "zero": np.int64(0), "on
 CUT = [node("Conv", ["x", "w"], ["c"], pads=[1] * 4), node("SplitToSequence", ["c", "n"], ["q"], axis=1)]
 
 
+@pytest.mark.slow
 def test_a_sequence_between_the_device_and_the_host():
     """Each side lists the members that it reads."""
     nodes = [

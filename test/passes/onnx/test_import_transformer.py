@@ -11,7 +11,7 @@ from frustum.passes.errors import Unsupported
 from frustum.runtime.tools.cli import main
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("operator", TRANSFORMER)
 def test_random_options(operator, seed):
@@ -40,6 +40,7 @@ def of_cache(held, start, rows):
     return Case("GroupQueryAttention", [*operands, *lengths], attributes, (True,) * 3, (5, 6), MICROSOFT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("held", "start", "rows"), [(3, 3, 1), (8, 3, 1), (8, 2, 3)])
 def test_caches_with_room(held, start, rows):
     case = of_cache(held, start, rows)

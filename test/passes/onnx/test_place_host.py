@@ -160,6 +160,7 @@ def test_control_flow_is_for_the_host() -> None:
     assert "must be constant" in reasons(found)["loop"]
 
 
+@pytest.mark.slow
 def test_the_branch_that_is_taken_is_placed_node_by_node() -> None:
     """Also one inside of it; its constants and what is around it are read as before."""
     rng = np.random.default_rng(0)
@@ -204,6 +205,7 @@ def test_doubles_stay_exact() -> None:
         import_or_place(proto, DEFAULT, "never")
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("op", "constant", "is_exact"),
     [("Mul", 0.25, True), ("Mul", 0.1, False), ("Div", 3.0, True), ("Pow", 2.0, False), ("Max", 0.5, True)],
@@ -368,6 +370,7 @@ def removed(opset: int = 9) -> onnx.ModelProto:
     return model(nodes, {"x": (1, 16, 32, 32)}, ["y"], {"w": weights}, opset)
 
 
+@pytest.mark.slow
 def test_a_removed_operator_costs_that_node_only() -> None:
     proto = removed()
     found = placed(proto, EDGE)

@@ -42,6 +42,7 @@ def check(proto, inputs, **options):
     return prepared
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("operator", "constant"),
     [("Equal", 3), ("Less", 2**24 - 1), ("GreaterOrEqual", -(2**24) + 1), ("LessOrEqual", 0), ("Greater", 2)],
@@ -82,6 +83,7 @@ def test_arithmetic_is_exact_up_to_a_limit_that_is_checked():
         half.run([np.array([0, 0, 0, most + 1])])
 
 
+@pytest.mark.slow
 def test_beside_integers_of_unknown_size_an_input_is_exact_itself():
     """Cast from floating point: what is moved, summed or chosen with them holds the input to a limit."""
     for operator in ("Add", "Max", "Mul"):
@@ -95,6 +97,7 @@ def test_beside_integers_of_unknown_size_an_input_is_exact_itself():
             prepared.run([inputs["x"], np.int64([3, 2**24 + 1])])
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("operator", "operands", "words"),
     [
@@ -131,6 +134,7 @@ def test_integers_that_only_pass_stay_on_the_host():
         import_onnx(of_inputs(nodes[:2], ["out"], {"axis": np.int64([0])}, i=np.int64([7])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Max", "Div", "Where", "Neg", "Cast"])
 def test_integers_of_the_device_are_used_after_a_node_of_the_host(kind, monkeypatch):
     """Made by ArgMax before it, computed with after it, in another piece."""

@@ -31,6 +31,7 @@ def network_on(module, machine):
     return network_of(found), target_of(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_machine_counts_the_bytes_of_the_plan_and_numbers_stay(case):
     (net, inputs), machine = layer(case)

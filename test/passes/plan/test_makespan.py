@@ -73,6 +73,7 @@ works = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(works, min_size=1, max_size=12))
 def test_what_units_add_is_what_all_take(units):

@@ -222,7 +222,7 @@ def span(timeline):
     return int(timeline.times.completion[mine].max() - timeline.times.start[mine].min())
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_alone_takes_what_the_model_says(name, dtype):

@@ -84,6 +84,7 @@ def calls(work, machine, residency, loops):
         yield lambda c=cores_dim: vector_pieces.plan_vector_with(work, machine, loops, c, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["convolutions", "grouped", "products", "across_channels", "max_pools"])
 def test_the_cheapest_piece_of_all_candidates_is_chosen(name, monkeypatch):
     machine = target("tiny")
@@ -97,6 +98,7 @@ def test_the_cheapest_piece_of_all_candidates_is_chosen(name, monkeypatch):
         assert len(costs) > 1 and chosen.cycles == min(costs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["convolutions", "grouped", "products", "max_pools"])
 def test_answers_that_machines_share_are_those_of_each_whole_machine(name):
     """DRAM and the size of SRAM are no part of a question only where they do not matter; what an answer looks up
@@ -153,6 +155,7 @@ def test_pieces_fit_nram_and_wram(name):
         assert wram <= core.wram.capacity_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["deep_and_wide", "convolutions", "broadcasts", "softmaxes", "linear"])
 def test_tiles_fit_sram_and_cover_the_output(name):
     machine = target("tiny")
@@ -175,6 +178,7 @@ def test_tiles_fit_sram_and_cover_the_output(name):
             assert count * tile * dealt >= size
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("name", ["long_kernel", "grouped", "max_pools", "linear"])
 def test_looking_at_all_partitions_finds_none_that_is_much_better(name, monkeypatch):
     """The search stops early by bounds on widths, heights and candidates; here it looks at everything."""

@@ -72,7 +72,7 @@ def program_of(modules) -> ProgramOp:
     return program
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["edge", "default"])
 @pytest.mark.parametrize("build", BUILDS)
 def test_what_both_units_make_is_right_and_nobody_reads_it_before_both_have(build, target):

@@ -88,7 +88,7 @@ def test_products_of_integers_and_of_groups_have_no_rounds():
         assert not may_round(replace(unit, layers=[other]))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kib", "dtype"), [("edge", 16, "f32"), ("edge", 8, "bf16"), ("default", 12, "f16")])
 @pytest.mark.parametrize("how", [{"residual": True}, {"act": "relu"}, {"bias": False, "act": "tanh"}])
 def test_numbers_agree(name, kib, dtype, how):
@@ -110,7 +110,7 @@ def two_products(rows, inputs, hidden, outputs, *, residual=False):
     return net.module(net.layer(g.MatmulOp(made, net.weight(hidden, outputs, scale=hidden**-0.5))))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize(("kib", "dtype"), [(36, "f32"), (20, "f16")])
 def test_a_result_of_rounds_stays_for_a_product_that_is_cut_by_channels(kib, dtype, residual):
@@ -137,6 +137,7 @@ def test_a_result_of_rounds_stays_for_a_product_that_is_cut_by_channels(kib, dty
 CARRIES = [("auto", "f16", "f16"), ("f32", "f16", ""), ("f32", "f32", "f32")]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("carry", "dtype", "waits"), CARRIES)
 def test_sums_wait_in_no_narrower_type_than_asked(carry, dtype, waits):
     found = modules_at_stops(product(160, 640, 96)[0], with_sram("edge", 48 << 10), Choices(dtype=dtype, carry=carry))

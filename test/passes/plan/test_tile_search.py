@@ -72,7 +72,7 @@ def test_what_is_found_fits_and_nothing_is_missed(search, whole, align, elements
         assert all(t == w or t % n == 0 for t, w, n in zip(tile, whole, least, strict=True))
 
 
-@pytest.mark.slow(but=3)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("name", ["tiny", "edge", "default"])
 def test_units_are_planned_by_a_search(name, search):

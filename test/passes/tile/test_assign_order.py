@@ -39,11 +39,13 @@ def check(module, inputs, machine, **options):
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("order", WORDS)
 def test_clusters_that_hand_inputs_over_keep_their_parts(order):
     check(*one_window(2, 5, 26), "manycore", order=order, policy="none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", BANDS)
 def test_tiles_of_a_part_with_one_row_are_made(order):
     """One map stays in SRAM, and each cluster has one row of two tiles, of which bands are deeper."""
@@ -57,6 +59,7 @@ def small(clusters, sram_kib):
     return replace(whole, chip=replace(whole.chip, clusters=clusters, cluster=replace(whole.cluster, sram=sram)))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("order", ["column-major", "mirrored", BANDS[0]])
 def test_parts_of_several_tiles_are_gone_through_in_the_order(order):
     module, inputs = one_window(1, 24, 40)

@@ -45,7 +45,7 @@ def cut(module, cores, way, owners, step=1):
     return module
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2, 4, 16])
 @pytest.mark.parametrize("owners", ["clusters", "cores"])
 @pytest.mark.parametrize("way", WAYS)
@@ -62,6 +62,7 @@ def test_owners_hand_borders_over_in_every_direction(way, owners, cores):
     assert found.dram_bytes_by_class["output"] == SIZE * SIZE // 4 * CHANNELS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["down", "right"])
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_cores_take_of_each_other_what_their_windows_read_beyond_their_strips(way, step):
@@ -93,7 +94,7 @@ def test_tiles_of_cores_are_disjoint(cores):
     assert len(maps) == 4 and all((made == 1).all() for made in maps.values())
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "rolls"), [("row-major", True), ("serpentine", True), ("column-major", True), ("mirrored", True),
                          ("quadrants", True), ("checkerboard", False)],

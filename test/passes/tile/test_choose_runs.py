@@ -109,7 +109,7 @@ def test_runs_are_right(build, target, dtype):
             assert check(program, chip.clusters, chip.cluster.cores)
 
 
-@pytest.mark.slow(but=3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "count"), [*((build, 1) for build in NETWORKS[:4]), (fire, 3), (shuffled, 2), (grouped, 2)]
 )
@@ -181,6 +181,7 @@ def wide_windows(net):
     return net.pool("max", net.conv(net.input(1, 64, 10, 11), 8, 7), 6, 1)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("build", [depthwise_then_pointwise, pointwise_then_depthwise, grouped])
 def test_the_vector_unit_computes_depthwise_convolutions_of_runs_where_cheaper(build):
     """On `edge` 18 cycles of the matrix unit for the 16 positions of 9 taps, 9 of the vector unit and its terms."""
@@ -200,6 +201,7 @@ def test_without_runs_every_map_is_in_sram():
     assert in_core(modules["placed"]) == 0
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_softmax_is_of_all_channels_and_in_no_run(target):
     """A run would deal its scores to the cores: each would take the softmax of those that it has."""
@@ -261,6 +263,7 @@ def test_runs_of_random_chains_are_right(network, way):
     check_agreement(outputs, dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [conv_then_pool, fire])
 @pytest.mark.parametrize("target_name", ["edge", "tiny"])
 def test_runs_that_machines_share_are_those_of_the_whole_machine(build, target_name, monkeypatch):
@@ -296,6 +299,7 @@ def test_units_of_strips_may_have_others_on_several_clusters(target_name, cluste
     assert strips_of(target_name, Partition((1, 8, 6, 3), 2, 2)) == (across if clusters > 1 else set())
 
 
+@pytest.mark.slow
 def test_what_clusters_send_each_other_is_in_no_core():
     """A pool that overlaps nothing reads beside its strip all the same, as its windows begin in the padding."""
     whole = machine("default")

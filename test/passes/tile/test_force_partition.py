@@ -34,6 +34,7 @@ def partitions(module):
     return [op.partition.data for op in module.walk() if isinstance(op, UnitOp)]
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("columns", [3, 4])
 @pytest.mark.parametrize("borders", ["overlap", "exchange", "raster"])
 @pytest.mark.parametrize("target", ["tiny", "df"])

@@ -60,6 +60,7 @@ def side_by_side():
     return net.module(net.conv(both, 4, 1, pads=(0,) * 4))
 
 
+@pytest.mark.slow
 def test_a_concatenation_in_a_unit_is_no_obstacle():
     module, inputs = side_by_side()
     choices = Choices(dtype="f16", policy="optimal", optimise="bytes")
@@ -71,6 +72,7 @@ def test_a_concatenation_in_a_unit_is_no_obstacle():
     check_agreement({stop: run_module(modules[stop], inputs) for stop in ("tiled", "fixed")}, "f16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network, borders", [(blurred, "overlap"), (upscaled, "exchange")])
 def test_an_input_is_loaded_once(network, borders):
     module, inputs = network()

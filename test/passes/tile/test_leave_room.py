@@ -43,6 +43,7 @@ def in_dram(modules):
     return sum(op.bytes.value.data for op in tensors if op.class_.data == "intermediate")
 
 
+@pytest.mark.slow
 def test_a_tensor_stays_beside_smaller_tiles():
     module, inputs = turned_around(32, 32, 1)
     where, found = with_sram("edge", 112), {}
@@ -54,6 +55,7 @@ def test_a_tensor_stays_beside_smaller_tiles():
     check_agreement(found, "f16")
 
 
+@pytest.mark.slow
 def test_nothing_changes_where_all_has_room():
     module, _ = turned_around()
     modules = modules_at_stops(module, "edge", Choices(dtype="f16", policy="optimal"))
@@ -95,6 +97,7 @@ def test_tiles_are_halved_where_they_are_not_dealt():
     assert not list(smaller_tiles(Partition((1, 6, 1, 4), 1, 2, "exchange")))
 
 
+@pytest.mark.slow
 def test_a_unit_that_reads_what_is_in_sram_leaves_room_for_parts():
     """Attention reads what lies in SRAM by heads; its result, read by rows, has room beside smaller tiles."""
     module, inputs = made_by_heads()

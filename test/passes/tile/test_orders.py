@@ -21,6 +21,7 @@ def test_every_tile_has_one_owner_and_one_place(order, grid, band):
     assert len(tiles_of(order, grid, band)) == grid.owners
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.sampled_from(ORDERS), GRIDS, BANDS, st.integers(1, 6))
 def test_loops_go_the_way_that_the_order_says(order, grid, band, most_loops):
@@ -30,6 +31,7 @@ def test_loops_go_the_way_that_the_order_says(order, grid, band, most_loops):
         assert [p for nest in nests for p in nest.positions(owner) if grid.has(p)] == way
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(ORDERS), GRIDS, BANDS, st.integers(1, 6), st.tuples(st.integers(0, 3), st.integers(0, 3)))
 def test_whoever_works_beyond_its_own_tiles_is_out_of_reach(order, grid, band, most_loops, reach):

@@ -25,6 +25,7 @@ def edge_with(memory: str, capacity_bytes: int):
     return replace(target, chip=replace(target.chip, cluster=cluster))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("memory", "capacity_bytes", "kernel", "says"),
     [

@@ -25,6 +25,7 @@ def chain():
     return net.module(net.conv(net.conv(x, 128), 128))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["default", "edge"])
 def test_units_say_together_about_what_the_run_takes(target):
     found = modules_at_stops(chain(), target, Choices(dtype="f16"))

@@ -19,6 +19,7 @@ from frustum.passes.analysis.project import Unprojectable
 from frustum.runtime.reference.tiles import clipped
 
 
+@pytest.mark.slow
 def test_steps_along_rows_and_columns_give_the_same_numbers():
     """In the tile reference every slot of a ring knows its row and column."""
     done = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,6 +113,7 @@ def follow(stay, kept):
     return made, sent
 
 
+@pytest.mark.slow
 def test_each_cluster_has_what_its_readers_need_and_gets_it_once():
     found = []
 

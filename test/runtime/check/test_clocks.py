@@ -96,7 +96,7 @@ def queues_of(expanded):
     return queues
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(20))
 def test_what_is_certain_holds_in_every_order(block):
     certain = 0

@@ -114,6 +114,7 @@ class Case:
 PAIR = st.tuples(st.integers(1, 2), st.integers(1, 2))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from(["nchw", "nhwc", "cnhw", "blocked"]), st.tuples(*[st.integers(1, 3)] * 2), PAIR, PAIR,
        st.integers(1, 3), st.sampled_from(["f32", "f16", "i8"]), st.integers(0, 9), st.sampled_from(at.ORDERS),

@@ -36,6 +36,7 @@ def twice(*body):
     return p.Program((p.Repeat(2, body),))
 
 
+@pytest.mark.slow(but=35)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("route", ["gdma", "iodma", "mvdma", "bus", "cdma", "multicast", "store"])
 @pytest.mark.parametrize("fill", [None, 2.5])

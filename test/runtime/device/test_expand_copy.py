@@ -61,6 +61,7 @@ def expansions(draw):
     return copy, blocks
 
 
+@pytest.mark.slow
 @given(expansions(), st.integers(0, 2**32))
 @settings(max_examples=80, deadline=None)
 def test_random_expansions_agree_with_the_plain_machine(case, seed):

@@ -84,6 +84,7 @@ def agree(conv, rng):
     np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow(but=11)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("element", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("kind", ["plain", "images", "groups", "depthwise", "multiplied", "point", "channels last"])

@@ -75,6 +75,7 @@ def wrapped_copies(draw):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(wrapped_copies(), st.integers(0, 2**32))
 @settings(max_examples=150, deadline=None)
 def test_random_wrapped_copies_agree_with_the_plain_machine(copy, seed):

@@ -80,6 +80,7 @@ def test_what_is_found_may_still_be_refused(folder, small):
         built(request, see=refuse)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     "change",
     [
@@ -122,6 +123,7 @@ def test_the_key_knows_weights_in_other_files(tmp_path):
     assert key_of(request) != before
 
 
+@pytest.mark.slow
 def test_what_is_damaged_is_made_anew(folder, small):
     request = Request(model=small, target="edge", cache=True)
     wanted = run(built(request))
@@ -144,6 +146,7 @@ def test_a_cache_that_cannot_be_written_says_so_once_and_compiles(tmp_path, smal
     assert len(said) == 1 and "warning: nothing is kept for the next time: Not a directory" in said[0]
 
 
+@pytest.mark.slow
 def test_the_oldest_entries_go_first(folder, small, monkeypatch):
     requests = [Request(model=small, target="edge", batch=batch, cache=True) for batch in (1, 2, 3)]
     for age, request in enumerate(requests):

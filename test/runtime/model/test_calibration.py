@@ -79,6 +79,7 @@ def test_layers_become_integers_and_stay_near(method):
     assert min(layer["snr_db"] for layer in found["accuracy"]) > ENOUGH_DB
 
 
+@pytest.mark.slow
 def test_the_machine_computes_what_the_reference_does():
     job = build(Request(model(), dtype="int8", target="edge"))
     assert job.chain.single.program.dtype == "int8"
@@ -126,6 +127,7 @@ def attention_in(folder):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["edge", "default", "df"])
 def test_attention_is_one_of_integers(target, tmp_path):
     inputs = {"x": np.random.default_rng(5).random((1, 24, 32), np.float32)}
@@ -139,6 +141,7 @@ def test_attention_is_one_of_integers(target, tmp_path):
     assert snr_db(expected, result.outputs["y"]) > ENOUGH_DB
 
 
+@pytest.mark.slow
 def test_attention_with_a_mask_stays_one_of_floats(tmp_path):
     build(Request(transformer(mask=True), dtype="int8", target="edge", no_cache=True, dump_ir=tmp_path))
     assert "i8" not in attention_in(tmp_path)
@@ -174,6 +177,7 @@ def test_a_range_around_zero_has_the_zero_point_zero():
     assert centred_scale(0, 0).scale == 1
 
 
+@pytest.mark.slow
 def test_given_inputs_give_the_ranges():
     dark = [{"x": np.full((1, 3, 12, 12), 0.25, np.float32)}]
     module = import_onnx(model())
@@ -232,6 +236,7 @@ def test_calibration_of_what_needs_none_is_refused(request_, message):
         build(request_)
 
 
+@pytest.mark.slow
 def test_the_device_takes_and_gives_integers():
     """DRAM has the device's type everywhere: what the host passes is made integers by the host."""
     executable = frustum.compile(model(), target="edge", dtype="int8").executable
@@ -270,6 +275,7 @@ def test_work_of_a_matrix_product(transposed):
     assert macs_of(import_onnx(made)) == 3 * 5 * 7
 
 
+@pytest.mark.slow
 def test_the_report_tells_on_how_many_inputs_and_how_long(monkeypatch):
     job = build(Request(model(), dtype="int8", target="edge"))
     assert 0 < job.seconds.calibrate < job.seconds.compile

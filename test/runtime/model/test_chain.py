@@ -145,6 +145,7 @@ def test_a_loop_takes_its_count_at_run_time() -> None:
         agree(frustum.run(found, inputs).outputs, oracle(proto, inputs))
 
 
+@pytest.mark.slow
 def test_a_transformer_runs_on_the_device_from_ids_to_words() -> None:
     proto = transformer()
     found = frustum.compile(proto, target="edge").chain
@@ -156,6 +157,7 @@ def test_a_transformer_runs_on_the_device_from_ids_to_words() -> None:
     agree(frustum.run(found, inputs).outputs, oracle(proto, inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cuts", "code", "words"),
     [("c2", 0, ""), ("c1,c2", 0, ""), ("c3", 2, "no layer is called 'c3'"), ("c1,h", 2, "layer 'h' (Hardmax) runs on")],
@@ -167,6 +169,7 @@ def test_units_end_in_any_piece(tmp_path: Path, capsys, cuts: str, code: int, wo
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_weights_in_a_file_of_their_own_come_along(tmp_path: Path) -> None:
     path = tmp_path / "mixed.onnx"
     rng = np.random.default_rng(2)

@@ -78,6 +78,7 @@ def test_the_folder_runs(folder):
     assert set(frustum.run(folder, X).outputs) == {"y", "r1"}
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.sampled_from([MANIFEST, *PIECES]), st.integers(0, 1 << 30), st.integers(1, 255))
 def test_any_flipped_byte_of_any_file_is_refused(compiled, name, place, change):
@@ -218,6 +219,7 @@ def test_any_lie_is_refused_in_one_line_or_harmless(compiled, data, lie):
 HOWS = ("cli.main(['run', folder])", "frustum.run(folder, x)", "cli.main(['inspect', folder])")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 def test_a_folder_needs_nothing_of_the_compiler(compiled, how):
     """It runs where there is no xDSL and none of the passes (the host's pieces need the packages onnx and

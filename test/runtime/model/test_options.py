@@ -51,7 +51,7 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAID)
 def test_what_holds_where_nothing_is_said_is_what_the_page_says(name: str) -> None:
     (said,) = (said for each, said in options_of(RunOptions) if each.name == name)

@@ -99,6 +99,7 @@ def test_a_pass_that_does_not_run_cannot_be_edited():
         check_anchors(twice, Choices(), "imported")
 
 
+@pytest.mark.slow
 def test_cuts_rules_and_edits_change_the_units(chain):
     assert units(chain, cuts="x2") == [["x1", "x2"], ["x3", "x4"]]
     assert units(chain, pipeline="=frustum-fuse-layers{cuts=x1}") == [["x1"], ["x2", "x3", "x4"]]

@@ -27,6 +27,7 @@ def manifest(tmp_path, options, **asked):
     return build(request).chain.single.manifest["options"]
 
 
+@pytest.mark.slow
 def test_a_stored_policy_is_used_and_reported(tmp_path):
     found = manifest(tmp_path, '{rules: "S1,1,4"}')
     assert found["policy"] == "custom"
@@ -67,6 +68,7 @@ def program_dtype(tmp_path, options, model=None, **asked):
     return build(request).chain.single.program.dtype
 
 
+@pytest.mark.slow
 def test_a_stored_element_type_is_the_default_of_a_run(tmp_path):
     assert program_dtype(tmp_path, "{dtype: f16}") == "f16"
     assert program_dtype(tmp_path, "{dtype: int8}") == "int8"
@@ -75,6 +77,7 @@ def test_a_stored_element_type_is_the_default_of_a_run(tmp_path):
     assert program_dtype(tmp_path, "{dtype: f16}", dtype="model") == "f32"
 
 
+@pytest.mark.slow
 def test_a_stored_element_type_gives_way_to_types_that_are_there(tmp_path, capsys):
     """Models of integers and stages have theirs."""
     integers = [helper.make_tensor_value_info("x", TensorProto.INT8, (1, 3, 8, 8))]
@@ -92,6 +95,7 @@ def test_a_stored_element_type_gives_way_to_types_that_are_there(tmp_path, capsy
         assert f"mine.yaml, {dtype}," in capsys.readouterr().out  # long titles are folded
 
 
+@pytest.mark.slow
 def test_a_stored_element_type_acts_around_the_host(tmp_path):
     chain = build(Request(mixed_models.sandwich(), stored(tmp_path, "{dtype: f16}"))).chain
     assert {piece.kind for piece in chain.pieces} == {"device", "host"} and chain.dtype == "f16"

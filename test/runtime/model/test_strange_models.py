@@ -81,6 +81,7 @@ def ran(proto, tmp_path, *options):
     return code, dict(np.load(found)) if code == 0 else {}
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_valid_runs(name, tmp_path):
     code, found = ran(
@@ -143,6 +144,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow(but=8)
 @pytest.mark.parametrize("mode", ["auto", "only", "never"])
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_not_valid_is_named(name, mode, tmp_path, capsys):
@@ -167,6 +169,7 @@ def test_maps_of_exabytes_do_not_fit_and_nothing_is_planned(tmp_path, capsys):
     assert "input 'x' is too large for this computer" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_of_0_in_the_file_can_be_bound(tmp_path):
     """Some exporters write 0 for a batch that is open."""
     proto = conv((0, 3, 8, 8))
@@ -186,6 +189,7 @@ def test_members_of_a_sequence_come_from_a_file_as_they_go_into_one(tmp_path):
     assert code == 0 and found["y"].shape == (4, 3)
 
 
+@pytest.mark.slow
 def test_every_exchanged_type_passes_through(tmp_path):
     types = "BFLOAT16 FLOAT16 DOUBLE UINT8 INT8 INT16 UINT16 INT32 UINT32 UINT64 BOOL FLOAT8E4M3FN INT4 UINT4"
     for name in types.split():

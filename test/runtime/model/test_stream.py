@@ -83,6 +83,7 @@ def report_of(tmp_path, *words):
     return json.loads((tmp_path / "report.json").read_text())
 
 
+@pytest.mark.slow
 def test_four_chips_give_the_results_of_one_and_more_of_them(network, tmp_path):
     words = network, "--target", "manycore", "--dtype", "f16", "--stream", INPUTS, "--check", "--input-seed", 3
     one = report_of(tmp_path, *words, "--output", tmp_path / "one.npz")

@@ -20,7 +20,7 @@ def run(module, inputs):
     return ReferenceExecutor(store_of(module)).run_graph(module, inputs)
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name):
     model = zoo_model(name)

@@ -61,7 +61,7 @@ def test_networks_have_the_bound_that_the_file_has(name, target):
     assert cycles["bound_terms"][cycles["bound_by"]] == cycles["bound"]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("target", ["default", "edge"])
 def test_random_networks_have_it_too_and_no_run_is_below_it(seed, target):

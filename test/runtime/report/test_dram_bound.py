@@ -22,7 +22,7 @@ from frustum.runtime.report.dram_bound import attention_words, dram_bound
 EXAMPLES = {"normed": 30, "product": 40, "windows": 30, "attention": 20, "any_graph": 40}
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_schedule_of_a_small_graph_moves_less(family):
     """Random graphs with all sizes of memory from the smallest in which they can be made; `make soak` tries 2,000."""
@@ -181,6 +181,7 @@ def counted(y, net, **choices):
     return dram
 
 
+@pytest.mark.slow
 def test_the_report_names_the_argument():
     """A product whose operands are far larger than the memories; and one that fits."""
     for size, by in ((512, "matrix product"), (64, "compulsory")):
@@ -190,6 +191,7 @@ def test_the_report_names_the_argument():
         assert (dram["bound_bytes"] > dram["compulsory_bytes"]) == (by != "compulsory")
 
 
+@pytest.mark.slow
 def test_a_function_of_elements_before_a_product_changes_no_bound():
     net = Net()
     dram = counted(net.layer(g.MatmulOp(net.unary("exp", net.input(512, 512)), net.input(512, 512))), net)

@@ -47,6 +47,7 @@ def problems(value: object, kind: Any, place: str) -> list[str]:
     return [] if isinstance(value, allowed) else [f"{place}: {value!r} is no {kind}"]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("options", [{}, {"mode": "functional"}, {"check": True}, {"stream": 2}])
 @pytest.mark.parametrize("host", ["auto", "only"])
 def test_every_key_is_declared(options: dict[str, Any], host: Any) -> None:
@@ -122,6 +123,7 @@ def test_every_key_has_a_meaning_and_every_number_a_unit() -> None:
     assert [row.path for row in numbers if not re.search("ratio|schema|error", row.name)] == []
 
 
+@pytest.mark.slow
 def test_every_key_that_is_described_is_said_by_some_run(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("extends: edge\nname: mine\n")

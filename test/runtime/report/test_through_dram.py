@@ -38,7 +38,7 @@ def cubed():
     return net, x
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("build", [turned, convolved, cubed])
 @pytest.mark.parametrize("policy", ["optimal", "none"])
 def test_the_report_tells_what_ran(build, policy):
@@ -76,6 +76,7 @@ def folded():
     return net, net.layer(g.SoftmaxOp(x, 3))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("build", "name", "view"),
     [

@@ -132,6 +132,7 @@ def test_what_cannot_be_written_is_said_before_anything_runs(tmp_path: Path, cap
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_without_a_model_there_is_nothing_to_annotate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = onnx_models.save(tmp_path)
     words = ["compile", path, "-o", tmp_path / "made", "--target", "edge", "--dump-ir", tmp_path / "ir"]

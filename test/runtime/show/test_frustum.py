@@ -1,11 +1,13 @@
 """The pieces of a unit's steps cover its maps; what is made twice and what is kept is found."""
 
 import numpy as np
+import pytest
 from shown import shown
 
 from frustum.runtime.show.frustum import frustums
 
 
+@pytest.mark.slow
 def test_pieces_cover_each_map():
     expanded = shown().timeline.expanded
     found = frustums(expanded)

@@ -48,6 +48,7 @@ def events(trace, kind):
     return [p for p in trace.packet if p.HasField("track_event") and p.track_event.type == kind]
 
 
+@pytest.mark.slow
 def test_slices_are_the_entries_of_the_log(timeline, trace):
     log, where = event_log(timeline), paths(trace)
     names = {each.iid: each.name for p in trace.packet for each in p.interned_data.event_names}
@@ -106,6 +107,7 @@ def test_counters_are_within_what_the_machine_has(timeline, trace):
     assert min(map(min, values.values())) >= 0
 
 
+@pytest.mark.slow
 def test_the_command_writes_all_pieces(tmp_path, capsys):
     path, file = tmp_path / "net.onnx", tmp_path / "run.pftrace"
     onnx.save(sandwich(), path)

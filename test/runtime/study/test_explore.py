@@ -121,6 +121,7 @@ def test_a_base_that_is_not_there_and_a_space_without_axes_are_refused(folder, c
     assert "^" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_runs_and_the_page_names_all_figures(folder, tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "explore.md").read_text()
     text = page.partition("```yaml\n")[2].partition("```")[0]
@@ -154,6 +155,7 @@ def explored(folder, text, store):
     return space, found.run(), found.ran
 
 
+@pytest.mark.slow
 def test_a_point_is_what_run_reports_of_the_same_machine(folder, tmp_path):
     with opened(tmp_path / "s.sqlite") as store:
         _, points, ran = explored(
@@ -240,6 +242,7 @@ def test_an_objective_that_is_an_axis_has_one_column():
 # --- again, and elsewhere ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_points_that_are_there_do_not_run_again(folder, tmp_path):
     small = SPACE.replace("[none, pyramid]", "none")
     with opened(tmp_path / "s.sqlite") as store:
@@ -294,6 +297,7 @@ def test_what_is_to_be_done_is_said_before_the_first_point(folder, tmp_path, cap
     assert said == [(2, True), 0.5, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["random", "optimise"])
 def test_strategies_with_a_seed_repeat_themselves(folder, tmp_path, strategy):
     pytest.importorskip("optuna") if strategy == "optimise" else None

@@ -79,6 +79,7 @@ def test_nothing_has_no_path():
     assert path([], []) == [] and path([Op()]) == []
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("block", range(3))
 def test_every_cycle_of_random_queues_is_in_one_piece_of_the_path(block):
     """Each piece ends where the one after it begins, inside the time in which its operation does what it says."""
@@ -134,6 +135,7 @@ def test_without_what_is_not_on_the_path_a_run_takes_as_long(seed):
     assert simulate(ops._replace(cost=ops.cost._replace(busy=busy, latency=latency))).total == times.total
 
 
+@pytest.mark.slow
 def test_every_cycle_of_hand_made_programs_is_a_wait_of_somebody():
     finished = 0
     for seed in range(40):

@@ -51,6 +51,7 @@ def check_log(timeline):
     return log
 
 
+@pytest.mark.slow
 def test_entries_add_up_to_what_the_engines_did():
     assert sum(len(check_log(timeline)) > 0 for timeline in timelines(range(30))) >= 15
 

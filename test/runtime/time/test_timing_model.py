@@ -13,7 +13,7 @@ SETTINGS = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow
 BLOCK = 20
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(5))
 def test_hand_made_programs_take_what_the_model_says(block):
     finished = sum(check_hand_made(seed) for seed in range(BLOCK * block, BLOCK * block + BLOCK))

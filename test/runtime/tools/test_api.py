@@ -44,6 +44,7 @@ def test_importing_the_package_is_free() -> None:
     assert "'run'" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_path_a_proto_and_a_module_give_the_same(tmp_path: Path) -> None:
     path = onnx_models.save(
         tmp_path, onnx_models.network(), "model.onnx"
@@ -184,6 +185,7 @@ def test_what_the_command_can(tmp_path: Path) -> None:
     assert streamed.outputs["y"].shape[0] == 2 and streamed.report["stream"]["inputs"] == 2
 
 
+@pytest.mark.slow
 def test_a_report_shows_its_run(tmp_path: Path) -> None:
     made = frustum.compile(onnx_models.network(), "edge", dump_ir=tmp_path / "ir")
     report = frustum.run(made, mode="timing").report
@@ -202,6 +204,7 @@ def test_a_report_shows_its_run(tmp_path: Path) -> None:
             frustum.run(made, mode=mode, stream=stream).report.html()
 
 
+@pytest.mark.slow
 def test_every_layer_is_checked_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(onnx_models.save(tmp_path))
     made = frustum.compile(path, "edge")
@@ -222,6 +225,7 @@ def test_every_layer_is_checked_from_python(tmp_path: Path, monkeypatch: pytest.
     assert frustum.run(frustum.compile(path).executable, check_against=path).report["check"]["max_rel_error"] < 2e-3
 
 
+@pytest.mark.slow
 def test_explain_explore_and_diff_as_the_commands_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = onnx_models.save(tmp_path)
     found = frustum.explain(path, "edge", subject="conv", most=1, probes=0)

@@ -35,6 +35,7 @@ def test_the_branch_that_is_taken_runs_on_the_device_and_is_checked(rate: int, t
     np.testing.assert_allclose(np.load(tmp_path / "out.npz")["y"], wanted(rate, 0.5), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_compiled_folder_knows_what_was_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = onnx_models.save_rated(tmp_path)
     bound = ("--bind", "rate=16000", "--bind", "gain=2", "--target", "edge")

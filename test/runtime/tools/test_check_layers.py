@@ -92,6 +92,7 @@ def first(module, kind, where=lambda op: True):
 # --- all is well -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [("--target", "edge"), ("--target", "default", "--dtype", "f16")])
 def test_a_right_network(checked, options: tuple[str, ...]) -> None:
     code, err, check = checked(*options)
@@ -193,7 +194,7 @@ PASSES = [
 ]
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "change", "stop", "layer"), PASSES, ids=[change.__name__ for _, change, *_ in PASSES])
 def test_a_wrong_pass_is_named(step, change, stop, layer, checked, monkeypatch: pytest.MonkeyPatch) -> None:
     after(monkeypatch, step, change)
@@ -206,6 +207,7 @@ def test_a_wrong_pass_is_named(step, change, stop, layer, checked, monkeypatch: 
     assert "cluster" in fault and "loops" in fault  # the tile and the core
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "kernel", "layer"),
     [(corner_of_pools, "pool", "pool1"), (products_of_the_machine, "conv", "conv1")],
@@ -219,6 +221,7 @@ def test_a_wrong_kernel_is_named(plant, kernel, layer, checked, monkeypatch: pyt
     assert f"layer '{layer}'" in fault and "cluster" in fault
 
 
+@pytest.mark.slow
 def test_a_wrong_encoder_is_named(checked, monkeypatch: pytest.MonkeyPatch) -> None:
     encode = compiling.encode
 
@@ -263,6 +266,7 @@ def test_damaged_weights_stop_the_machine_and_are_named(
     assert compared == ["conv1", "pool1"]  # those before it, which are right
 
 
+@pytest.mark.slow
 def test_an_address_outside_stops_the_machine_and_is_named(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +285,7 @@ def test_an_address_outside_stops_the_machine_and_is_named(
 # --- what is written ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_test_that_is_written_shows_the_error(checked, monkeypatch: pytest.MonkeyPatch) -> None:
     after(monkeypatch, LowerTiles, copy_off_by_one)
     _, err, _ = checked()

@@ -52,6 +52,7 @@ def test_a_run_prints_its_report_and_nothing_else(model: str, capsys: pytest.Cap
     assert err == ""
 
 
+@pytest.mark.slow
 def test_a_stage_and_a_folder_are_checked_against_a_model_that_is_named(model: str, tmp_path: Path) -> None:
     assert frustum("compile", model, "-o", tmp_path / "made", "--target", "edge", "--dump-ir", tmp_path / "ir") == 0
     moved = Path(model).rename(tmp_path / "moved.onnx")
@@ -104,12 +105,14 @@ def test_given_inputs_bind_open_dimensions(tmp_path: Path) -> None:
     assert frustum("run", model, "--check", "--input", tmp_path / "in.npz") == 0
 
 
+@pytest.mark.slow
 def test_shape_and_batch_bind_open_dimensions(tmp_path: Path) -> None:
     model = onnx_models.save(tmp_path, onnx_models.network(("n", onnx_models.CHANNELS, "h", 8)))
     assert frustum("run", model, "--check", "--shape", "x=1x3x6x8") == 0
     assert frustum("run", model, "--check", "--shape", "x=2x3x6x8", "--batch", 2) == 0
 
 
+@pytest.mark.slow
 def test_an_open_leading_dimension_is_1_which_one_line_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +128,7 @@ def test_an_open_leading_dimension_is_1_which_one_line_says(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_compile_prints_as_much_as_is_asked(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +150,7 @@ def test_batch_of_a_model_that_says_1(model: str, tmp_path: Path) -> None:
         assert found["y"].shape == (3, onnx_models.CLASSES)
 
 
+@pytest.mark.slow
 def test_seeds_change_inputs_and_are_repeated(model: str, tmp_path: Path) -> None:
     found = []
     for number, seed in enumerate((0, 0, 1)):
@@ -156,6 +161,7 @@ def test_seeds_change_inputs_and_are_repeated(model: str, tmp_path: Path) -> Non
     assert not np.array_equal(found[0], found[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "model"])
 def test_types_on_the_device(dtype: str, model: str, tmp_path: Path) -> None:
     report = report_of(tmp_path, model, "--check", "--dtype", dtype, "--output", tmp_path / "out.npz")
@@ -164,6 +170,7 @@ def test_types_on_the_device(dtype: str, model: str, tmp_path: Path) -> None:
         assert found["y"].dtype == np.float32, "outputs come in the model's type"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("element", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 def test_models_in_16_bits(element: int, tmp_path: Path) -> None:
     model = onnx_models.save(tmp_path, onnx_models.network(element=element))
@@ -172,6 +179,7 @@ def test_models_in_16_bits(element: int, tmp_path: Path) -> None:
     assert report_of(tmp_path, model, "--check", "--dtype", "f32")["dtype"] == "f32"
 
 
+@pytest.mark.slow
 def test_bf16_inputs_in_a_file_are_two_bytes_or_f32(tmp_path: Path) -> None:
     model = onnx_models.save(tmp_path, onnx_models.network(element=TensorProto.BFLOAT16))
     from frustum.runtime.kernels import BFLOAT16
@@ -185,6 +193,7 @@ def test_bf16_inputs_in_a_file_are_two_bytes_or_f32(tmp_path: Path) -> None:
     assert np.array_equal(*found)
 
 
+@pytest.mark.slow
 def test_modes(model: str, tmp_path: Path) -> None:
     functional = report_of(tmp_path, model, "--mode", "functional", "--check")
     assert functional["cycles"] is None
@@ -213,6 +222,7 @@ def test_numbers_that_differ_are_3_with_everything_written(
 # --- compile -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_compiled_folder_runs_and_is_checked(model: str, tmp_path: Path) -> None:
     folder = tmp_path / "compiled"
     assert frustum("compile", model, "-o", folder, "--target", "edge") == 0
@@ -226,6 +236,7 @@ def test_a_compiled_folder_runs_and_is_checked(model: str, tmp_path: Path) -> No
         assert report[section] == direct[section]
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_compiled_folder_is_checked_too(model: str, tmp_path: Path) -> None:
     assert frustum("compile", model, "-o", tmp_path / "compiled", "--batch", 2) == 0
     assert frustum("run", tmp_path / "compiled", "--check") == 0
@@ -236,6 +247,7 @@ def test_the_executable_alone_runs(model: str, tmp_path: Path) -> None:
     assert frustum("run", tmp_path / "compiled" / "small.frustum") == 0
 
 
+@pytest.mark.slow
 def test_compiling_again_replaces_the_folder(model: str, tmp_path: Path) -> None:
     folder = tmp_path / "compiled"
     assert frustum("compile", model, "-o", folder) == 0
@@ -250,6 +262,7 @@ def test_compiling_again_replaces_the_folder(model: str, tmp_path: Path) -> None
 # --- stages ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_dumped_stop_continues_to_the_same_executable(model: str, tmp_path: Path) -> None:
     ir, folder = tmp_path / "ir", tmp_path / "compiled"
     assert frustum("compile", model, "-o", folder, "--policy", "none", "--dtype", "f16", "--dump-ir", ir) == 0
@@ -266,6 +279,7 @@ def test_every_dumped_stop_continues_to_the_same_executable(model: str, tmp_path
         assert (folder / "small.frustum").read_bytes() == wanted, stop
 
 
+@pytest.mark.slow
 def test_a_stage_may_be_dumped_into_its_own_folder(model: str, tmp_path: Path) -> None:
     ir = tmp_path / "ir"
     frustum("compile", model, "-o", tmp_path / "a", "--dump-ir", ir)
@@ -273,6 +287,7 @@ def test_a_stage_may_be_dumped_into_its_own_folder(model: str, tmp_path: Path) -
     assert (tmp_path / "a/small.frustum").read_bytes() == (tmp_path / "b/small.frustum").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_ones_own(model: str, tmp_path: Path) -> None:
     default_passes = [each for stop in STOPS for each in passes_to(stop, Choices("f16", "none"))]
     passes = ",".join(str(each.pipeline_pass_spec()) for each in default_passes)
@@ -314,6 +329,7 @@ def test_a_target_file_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert out == "" and err.count("error:") == 2 and "did you mean 'greedy'?" in err and "   ^\n" in err
 
 
+@pytest.mark.slow
 def test_two_machines_never_look_alike(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edge = Path(__file__).parents[3] / "backend/targets/edge.yaml"
     file = tmp_path / "copy.yaml"

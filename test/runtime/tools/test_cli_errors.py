@@ -195,6 +195,7 @@ TOO_LARGE = {
 """What 256 bytes of a memory (1024 of DRAM) are too little for, however it is cut."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", TOO_LARGE)
 def test_too_little_memory_is_4(memory: str, fails, tmp_path: Path) -> None:
     model = onnx_models.save(tmp_path, TOO_LARGE[memory])
@@ -207,6 +208,7 @@ def test_too_little_memory_is_4(memory: str, fails, tmp_path: Path) -> None:
         assert "available" in message
 
 
+@pytest.mark.slow
 def test_too_little_memory_for_the_code_is_4(model: str, fails, tmp_path: Path) -> None:
     target = tmp_path / "t.yaml"
     target.write_text(
@@ -335,6 +337,7 @@ def test_a_folder_with_other_things_is_not_replaced(model: str, fails, tmp_path:
     assert "it holds other files (and no manifest.json)" in fails("compile", model, "-o", tmp_path / "mine")
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_nothing(
     model: str, fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -634,6 +637,7 @@ def test_internal_errors_are_1_with_a_reproducer(
     assert "fgraph.network @small" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", [False, True])
 @pytest.mark.parametrize("from_text", [False, True])
 def test_a_reproducer_runs_to_the_same_error(
@@ -682,6 +686,7 @@ def test_a_reproducer_runs_to_the_same_error(
     assert opt.main([str(file), "-p", "frustum-graph-measure-weights"]) == 0, "the weights are beside it"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("step", [Canonicalize, FuseLayers, LowerUnits, LowerTiles, Allocate, HoistLoads])
 def test_a_reproducer_of_any_part_of_the_pipeline_is_replayed(
     step: type, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -723,6 +728,7 @@ def test_interrupted(model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().err == "frustum: interrupted\n"
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("written", "options", "file"),
     [
@@ -761,6 +767,7 @@ def test_a_disk_that_fills_while_stages_are_dumped_is_no_internal_error(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [["targets"], ["targets", "edge"], ["--help"], ["--version"], ["inspect", "MODEL"], ["run", "MODEL"]]
 )

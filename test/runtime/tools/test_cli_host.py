@@ -40,6 +40,7 @@ def test_never_names_what_the_device_lacks(mixed: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == error
 
 
+@pytest.mark.slow
 def test_integers_are_calibrated_through_the_host(tmp_path: Path) -> None:
     """The second piece sees what the host makes of the first one's results."""
     weights = np.random.default_rng(0).standard_normal((16, 16, 3, 3), np.float32) / 16
@@ -53,6 +54,7 @@ def test_integers_are_calibrated_through_the_host(tmp_path: Path) -> None:
     assert frustum("run", path, "--dtype", "int8", "--check", "--mode", "functional") == 0
 
 
+@pytest.mark.slow
 @OPSET_28
 def test_a_model_newer_than_onnxruntime_is_checked_where_nothing_changed(tmp_path: Path) -> None:
     proto = sandwich()

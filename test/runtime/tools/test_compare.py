@@ -19,6 +19,7 @@ def test_the_list_says_what_is_published_and_by_whom(capsys: pytest.CaptureFixtu
     assert max(map(len, lines)) <= 110
 
 
+@pytest.mark.slow
 def test_a_case_is_counted_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", "tiny-anomaly", "--json"]) == 0
     bytes_, time = json.loads(capsys.readouterr().out)

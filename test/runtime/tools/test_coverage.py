@@ -42,6 +42,7 @@ def test_nodes_of_the_host_have_their_reasons(tmp_path: Path, capsys: pytest.Cap
     assert frustum.inspect(path, target=targets.load("edge")) + "\n" == text
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("words", [["{made}"], ["{made}/manifest.json"], ["{model}", "--disassemble"]])
 def test_only_models_are_looked_at_for_a_target(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -233,6 +233,7 @@ def test_a_file_that_is_written_keeps_the_locations_that_the_input_has(good: str
     assert 'arith.addi %x, %x : i32 loc("sum")' in out.read_text()
 
 
+@pytest.mark.slow
 def test_help_takes_less_than_a_second_of_a_processor() -> None:
     def seconds() -> float:
         start = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -243,6 +244,7 @@ def test_help_takes_less_than_a_second_of_a_processor() -> None:
     assert min(seconds() for _ in range(3)) < 1.0
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("module", ["frustum", "frustum.runtime.universe", "frustum.runtime.tools.opt"])
 def test_starting_imports_nothing_heavy(module: str) -> None:
     heavy = "{'numpy', 'onnx', 'onnxruntime', 'numba', 'ruamel', 'ruamel.yaml', 'llvmlite', 'scipy'}"

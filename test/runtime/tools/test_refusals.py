@@ -436,6 +436,7 @@ def test_every_exit_code_has_a_case_and_is_documented() -> None:
     assert {code for code, _ in ERRORS.values()} <= set(codes.values())
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", CODES)
 def test_an_exit_code(name: str, files: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(CODES[name].format(**vars(files)).split()) == exit_codes()[name]

@@ -40,6 +40,7 @@ print(len(called), [name for name in called if not called[name] <= declared[name
 """
 
 
+@pytest.mark.slow
 def test_runs_call_loops_as_they_are_declared(tmp_path: Path) -> None:
     """So what `warm-up` compiled is all that a run needs; in a process in which no test called a loop itself."""
     command = [sys.executable, "-c", RUNS, onnx_models.save(tmp_path)]

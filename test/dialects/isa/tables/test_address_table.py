@@ -83,6 +83,7 @@ def test_worked_numbers_of_the_specification():
     assert at.base(g, element_bytes=4) == [0, 4, 16, 20]
 
 
+@pytest.mark.slow(but=12)
 @pytest.mark.parametrize("order", at.ORDERS)
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 @pytest.mark.parametrize("layout", LAYOUTS)

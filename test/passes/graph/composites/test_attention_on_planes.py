@@ -79,6 +79,7 @@ def test_others_are_left(kwargs):
     assert attention.is_merged and before.count("fgraph.conv") == str(module).count("fgraph.conv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [False, True])
 def test_the_machine_computes_the_same(text):
     module, given = block(text=text)

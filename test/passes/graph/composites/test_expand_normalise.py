@@ -19,6 +19,7 @@ from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 
 
+@pytest.mark.slow(but=13)
 @pytest.mark.parametrize("clusters", [1, 3])
 @pytest.mark.parametrize("sram_bytes", [1 << 20, 1024, 512])
 @pytest.mark.parametrize("rms", [False, True])
@@ -151,6 +152,7 @@ def test_a_group_that_fits_all_clusters_is_normalised_by_itself(sram_bytes, slic
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "shape", "groups"), [("default", (1, 8, 448, 1024), 2), ("edge", (1, 160, 48, 48), 16)]
 )

@@ -225,6 +225,7 @@ def test_factors_that_16_bits_cannot_hold_stay_apart():
     assert kinds(module) == ["mul", "mul"]
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -53,6 +53,7 @@ def applied(op, array):
             return np.broadcast_to(array, g.shape_of(op.result))
 
 
+@pytest.mark.slow
 def test_chains_of_moves():
     rng = np.random.default_rng(3)
     lengths = []

@@ -22,6 +22,7 @@ from frustum.runtime.machine import Machine
 from frustum.runtime.time.work import work
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_heads_and_rows_are_cut(target_name, dtype):
@@ -29,18 +30,20 @@ def test_heads_and_rows_are_cut(target_name, dtype):
     assert [layer.kind.data for layer in layers] == ["attention"]
 
 
+@pytest.mark.slow
 def test_keys_are_cut_where_the_scores_of_all_do_not_fit():
     (layer,) = check(*attention((2, 2), (32, 32), 256, 1024), "edge", "f16")
     assert layer.map.data.channels < 1024
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("heads", [(6, 3), (8, 1), (3, 3)])
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_groups_of_heads_share_keys_and_values(heads, is_apart):
     check(*attention(heads, (16, 8), 20, 33, is_apart=is_apart, is_merged=not is_apart), "edge")
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("constants, rest", [("q", {}), ("k", {"is_apart": True}), ("kv", {"is_channels_first": True})])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_operands_are_weights(target_name, constants, rest):
@@ -52,6 +55,7 @@ def test_channels_come_first(target_name):
     check(*attention((6, 3), (16, 8), 20, 33, batch=2, mask=(20, 33), is_channels_first=True), target_name)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("plane, key_plane", [((6, 5), (6, 5)), ((5, 9), (8, 3)), ((1, 7), (6, 1))])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_rows_are_positions_of_planes(target_name, plane, key_plane):
@@ -60,12 +64,14 @@ def test_rows_are_positions_of_planes(target_name, plane, key_plane):
     assert layer.layer.widths == (plane[1], key_plane[1])
 
 
+@pytest.mark.slow
 def test_keys_of_planes_are_cut_in_rows():
     (layer,) = check(*of_planes((12, 20), (24, 20), heads=(2, 2), sizes=(32, 32)), "edge", "f16")
     assert layer.map.data.channels % 20 == 0
     assert layer.map.data.channels < 480
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_planes_are_read_as_convolutions_leave_them(target_name):
     net, size = Net(), 8
@@ -85,12 +91,14 @@ def test_planes_are_read_as_convolutions_leave_them(target_name):
     assert len(moved) == 1
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("softcap", [0.0, 1.5])
 @pytest.mark.parametrize("mask", [(20, 33), (2, 1, 20, 33), (1, 6, 1, 33), (6, 20, 1)])
 def test_what_is_added_to_scores_is_broadcast(mask, softcap):
     check(*attention((6, 2), (8, 12), 20, 33, batch=2, mask=mask, softcap=softcap), "edge")
 
 
+@pytest.mark.slow
 def test_a_row_that_sees_no_key_is_zero():
     module, inputs = attention((2, 2), (16, 16), 40, 300, mask=(40, 300))
     inputs["x3"][7:30] = -np.inf
@@ -99,12 +107,14 @@ def test_a_row_that_sees_no_key_is_zero():
     check(module, inputs, target("edge"), "f16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [-6, 0, 13])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_later_keys_are_hidden(target_name, ahead):
     check(*attention((4, 2), (16, 16), 90, 100, causal_from=ahead), target_name)
 
 
+@pytest.mark.slow
 def test_blocks_of_hidden_keys_are_not_computed():
     module, inputs = attention((2, 2), (32, 32), 512, 512, causal_from=0)
     check(module, inputs, "edge", "f16")
@@ -133,17 +143,20 @@ def test_scores_are_made_twice_where_the_vector_unit_has_more_to_do(dtype, carry
     assert layer.map.data.twice == (dtype != "f32" and carry == "auto")
 
 
+@pytest.mark.slow
 def test_a_small_matrix_unit_makes_scores_once():
     (layer,) = check(*twice(), "edge", "f16")
     assert not layer.map.data.twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"softcap": 1.5}, {"causal_from": 3}])
 def test_scores_with_something_between_are_made_once(changes):
     (layer,) = check(*twice(**changes), "default", "f16")
     assert not layer.map.data.twice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [
     {"mask": (4, 1, 512)}, {"mask": (4, 256, 1)}, {"batch": 2, "mask": (2, 1, 1, 512)},
 ])  # fmt: skip
@@ -168,12 +181,14 @@ def test_what_a_core_makes_first_leaves_while_it_makes_the_rest():
     assert plan.map.extent[3] < 1024 // target("default").cluster.cores
 
 
+@pytest.mark.slow
 def test_tiles_are_not_cut_where_the_matrix_unit_waits_for_the_first_weights_of_each():
     """In f32 a tile of half as many rows would take it as long, less what it waits for."""
     (layer,) = check(*attention((4, 4), (32, 32), 256, 256), "default")
     assert layer.map.data.extent[3] == target("default").core.matrix.lines
 
 
+@pytest.mark.slow
 def test_blocks_of_scores_made_twice_become_less():
     """The highest scores grow from block to block, and blocks are several."""
     module, inputs = attention((4, 4), (32, 32), 1024, 1024)
@@ -182,6 +197,7 @@ def test_blocks_of_scores_made_twice_become_less():
     assert layer.map.data.twice and layer.map.data.channels < 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype, atol", [("f16", 4e-3), ("bf16", 4e-2)])
 def test_rows_that_see_no_key_or_are_far_from_0_are_numbers(dtype, atol):
     """Masked by -inf a row is 0; by the lowest of f16 in all places, or by as much as makes steps of f16 and bf16

@@ -7,6 +7,7 @@ from mixed_models import model, node
 import frustum
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("images", [1, 3])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_integers_of_few_channels_beside_themselves(images, channels):

@@ -31,6 +31,7 @@ def small(name, sram_bytes, nram_bytes=None, wram_bytes=None):
     return replace(whole, chip=replace(whole.chip, cluster=cluster))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("name", ["edge", "default", "df"])
 def test_blocks_of_keys_come_while_the_layer_computes(name, dtype):
@@ -46,6 +47,7 @@ def test_results_between_blocks_are_wide_if_asked(carry):
     assert layer.layer.is_wide == (carry == "f32")  # in f16 fewer bytes move
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 37])
 @pytest.mark.parametrize("is_apart", [False, True])
 def test_groups_share_what_comes(rows, is_apart):
@@ -60,6 +62,7 @@ def test_channels_may_come_first():
     assert layer.layer.is_batched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"causal_from": 0}, {"causal_from": 80}, {"softcap": 1.5, "mask": (1, 200)}])
 def test_scores_are_adjusted(settings):
     (layer,) = check(*attention((2, 1), (16, 16), 120, 200, **settings), small("edge", 12288))
@@ -82,6 +85,7 @@ BY_HAND = [
 that stay, 2Nd + 2Ld + 2(L - K)d(p - 1) words."""
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("rows", "size", "kib", "megabytes"), BY_HAND)
 def test_as_few_bytes_as_the_plan_by_hand(rows, size, kib, megabytes):
     module, _ = attention((1, 1), (size, size), rows, rows, is_apart=True)
@@ -96,6 +100,7 @@ def test_as_few_bytes_as_the_plan_by_hand(rows, size, kib, megabytes):
 TWO_PASSES = [each for each in BY_HAND if each[3] < each[0] * each[1] * 11e-6]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("rows", "size", "kib", "megabytes"), TWO_PASSES)
 def test_nothing_waits_where_values_come_in_parts(rows, size, kib, megabytes):
     module, _ = attention((1, 1), (size, size), rows, rows, is_apart=True)
@@ -112,6 +117,7 @@ WIDE = {(2048, 64, 256): 1.05, (2048, 128, 512): 1.05, (4096, 128, 512): 1.25, (
 that is on chip, NRAM and WRAM too; 8192 x 128 take 11 passes instead of 9."""
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("case", WIDE)
 def test_wide_results_leave_room_for_keys(case):
     rows, size, kib = case
@@ -134,6 +140,7 @@ def test_keys_come_to_the_only_core_and_stay_there(heads, dtype, settings):
     assert found.direct and found.in_wram
 
 
+@pytest.mark.slow
 def test_keys_come_through_sram_where_cores_share_them():
     (layer,) = check(*attention((1, 1), (16, 16), 600, 300), small("edge", 8192), "f16")
     assert layer.map.data.chunk and not layer.map.data.direct and not layer.map.data.in_wram

@@ -116,6 +116,7 @@ def with_constants(draw, layers):
     return Case(net.module(maps[-1])[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(with_constants(4), st.sampled_from([EDGE, DEFAULT]))
 def test_constants_are_loaded_tile_by_tile_as_projection_says(case, target):
@@ -196,6 +197,7 @@ def batches(draw, layers):
     return Case(net.module(maps[-1])[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(batches(4))
 def test_images_dealt_to_clusters_are_what_projection_says(case):
@@ -203,6 +205,7 @@ def test_images_dealt_to_clusters_are_what_projection_says(case):
         pass
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(networks(4), st.sampled_from([DEFAULT, MANYCORE]))
 def test_rows_and_columns_dealt_to_clusters_are_what_projection_says(case, target):
@@ -280,6 +283,7 @@ def wide_networks(draw, layers):
     return Case(net.module(maps[-1])[0])
 
 
+@pytest.mark.slow
 def test_every_raster_shape_of_every_group_is_what_projection_says():
     seen = []
 

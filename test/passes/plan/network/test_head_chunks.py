@@ -126,7 +126,7 @@ def attentions(network):
 WAYS = [({}, False), ({"is_apart": True}, False), ({"is_normed": True}, True)]
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("is_joint", [False, True])
 @pytest.mark.parametrize(("way", "normed"), WAYS)
 def test_chunks_of_planes_compute_the_same_and_are_undone(way, normed, is_joint):

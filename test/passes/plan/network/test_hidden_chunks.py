@@ -131,6 +131,7 @@ def planned(module, machine):
     return network, plan_network(network, machine)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", ["plain", "gated"])
 def test_chunks_are_undone(kind):
     module, _ = mlp(kind)

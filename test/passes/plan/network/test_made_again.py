@@ -89,6 +89,7 @@ def test_a_map_that_stays_is_made_once():
     assert convolutions(network) == 3
 
 
+@pytest.mark.slow
 def test_an_output_is_made_once():
     target = machine(80)
     network = squeezed(target, outer=True)

@@ -289,7 +289,7 @@ def test_the_fastest_way_within_a_number_of_bytes_is_that_of_brute_force(target,
         assert found.bytes <= bytes_ and found.cycles <= cycles
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("optimise", ["time", "bytes", "energy"])
 def test_a_plan_has_the_least_of_what_is_asked(optimise):
     figures = {"time": "cycles", "bytes": "dram_bytes", "energy": "energy_pj"}

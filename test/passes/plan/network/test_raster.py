@@ -78,7 +78,7 @@ def test_strips_of_columns_move_and_take_more(without_raster, optimise):
     assert strips.dram_bytes > own.dram_bytes and strips.cycles > 1.02 * own.cycles
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kib", [28, 32, 40])
 def test_no_way_through_wide_maps_is_cheaper(kib):
     """Brute force over all cuts and all shapes, raster ones among them."""

@@ -17,6 +17,7 @@ from frustum.runtime.tools.compare import count
 CASES = list(cases().values())
 
 
+@pytest.mark.slow
 def test_every_case_names_a_model_a_machine_options_figures_and_sources():
     allowed = {each.name: said.choices for each, said in options_of(Keywords)}
     assert len(CASES) == len({case.name for case in CASES}) >= 12
@@ -107,6 +108,7 @@ def test_ours_is_what_the_run_counted_and_no_less_than_the_bound():
     assert counted.report["macs"]["useful"] == macs(NETWORKS["ds_cnn"]())
 
 
+@pytest.mark.slow
 def test_attention_is_below_the_textbook_by_what_stays():
     """All four once is the least; textbook flash reads k and v in two passes whole."""
     (found,) = frustum.compare("attention-1024x64-256k")

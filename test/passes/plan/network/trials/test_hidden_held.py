@@ -38,6 +38,7 @@ def test_channels_that_stay_do_not_cross_the_port(dtype, kib):
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"gated": True}, {"trans_b": True}, {"act": "relu"}])
 def test_parts_are_the_whole_and_are_undone(how):
     module, given = block(**how)

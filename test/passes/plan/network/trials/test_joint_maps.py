@@ -40,7 +40,7 @@ def layer(kind):
     return net.module(net.layer(own))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["self", "cross"])
 @pytest.mark.parametrize(("dtype", "kib"), [("f16", 64), ("bf16", 64), ("f32", 128)])
 def test_what_attention_reads_parts_of_never_crosses_the_port(kind, dtype, kib):
