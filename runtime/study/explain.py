@@ -80,7 +80,7 @@ def explain_plan(plan: Data, count: CountAll, most: int, alike: Data = MappingPr
     Plans with and without are compiled alike, from given cuts that are planned together where policy `optimal` has made
     the plan: `same` is the one with all of them, and what differs is said against it.  `alike`: see `as_in`.
     """
-    if plan["cycles"] is None:
+    if not plan["units"]:
         return {"what": "host", "model": plan["model"], "layers": _on_host(plan)}
     found: dict[str, Any] = {
         "what": "plan",

@@ -37,7 +37,7 @@ def test_the_encoding_of_words():
     """A word is encoded as its place: a new one goes to the end."""
     unary = (
         "identity relu leaky_relu clip sigmoid hard_sigmoid hard_swish tanh elu gelu gelu_tanh exp log sqrt reciprocal "
-        "neg abs floor ceil round erf softplus affine sign silu round_f16 round_bf16"
+        "neg abs floor ceil round erf softplus affine sign silu sin cos round_f16 round_bf16"
     )
     for found, words in (
         (p.UNARY_KINDS, unary),
