@@ -16,7 +16,7 @@ from stops import target
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.zoo import ZOO, zoo_model
 
-MODELS = Path(os.environ.get("FRUSTUM_MODELS", "/work/shared/models"))
+MODELS = Path(os.environ.get("FRUSTUM_MODELS", Path(__file__).parents[3] / "shared/models"))
 PUBLISHED = (
     "micro-kws-fp32",
     "mnist-8",
