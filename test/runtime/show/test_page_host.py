@@ -57,7 +57,7 @@ def test_options_are_checked_all_the_same(tmp_path, capsys, words, message):
     assert message in capsys.readouterr().err
 
 
-def test_cuts_of_a_model_on_the_host_are_refused(tmp_path, capsys):
+def test_cuts_of_host_layers_are_refused(tmp_path, capsys):
     path = str(wholly(tmp_path))
     assert cli.main(["run", path, "--cuts", "foo"]) == 2
     assert "--cuts: no layer is called 'foo': all of the model runs on the host" in capsys.readouterr().err

@@ -182,9 +182,9 @@ CALLED: dict[str, Callable[[SimpleNamespace], object]] = {
 """The same for what only Python can say."""
 ELSEWHERE = {
     "error: --cuts: layer '{}' ({}) runs on the host: {}":
-        ("runs on the host: ", "runtime/show/test_page_host.py::test_cuts_of_a_model_on_the_host_are_refused"),
+        ("runs on the host: ", "runtime/show/test_page_host.py::test_cuts_of_host_layers_are_refused"),
     "error: --cuts: no layer is called '{}': all of the model runs on the host":
-        ("all of the model runs on the host", "runtime/show/test_page_host.py::test_cuts_of_a_model_on_the_host_are_refused"),
+        ("all of the model runs on the host", "runtime/show/test_page_host.py::test_cuts_of_host_layers_are_refused"),
     "{}: error: the module has no {}, and its tensors, of {}, do not tell it: allowed are {}":
         ("do not tell it", "runtime/tools/test_api.py::test_an_element_type_that_tensors_do_not_tell"),
     "error: --pipeline makes one executable, and after it the module has {} networks":
