@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from frustum.dialects.axes.access import Link
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import Combine, Layer, Tensor
+from frustum.dialects.axes.network import Combine, Layer
+from frustum.dialects.axes.tensor import Tensor
 
 Class = frozenset[Axis]
 

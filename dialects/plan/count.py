@@ -15,7 +15,8 @@ from itertools import pairwise
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class, classes_of, why_not
-from frustum.dialects.axes.network import AxisNetwork, Box, Layer, Tensor
+from frustum.dialects.axes.network import AxisNetwork, Box, Layer
+from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, layers_in
 
 SLICE = 16
@@ -150,7 +151,7 @@ class _Walk:
                         maker = self.network.maker.get(tensor)
                         along = None if maker is None else next(iter(group & set(maker.axes)), None)
                         if along in part:
-                            needed[tensor].append(part[along])  # type: ignore[index]
+                            needed[tensor].append(part[along])
         return found
 
     def is_read_elsewhere(self, tensor: Tensor, inside: list[Layer]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from frustum.dialects.axes.access import Affine, Piece
 from frustum.dialects.axes.axis import Axis, leaves, weights
-from frustum.dialects.axes.network import Tensor
+from frustum.dialects.axes.tensor import Tensor
 from frustum.runtime.kernels import Array
 
 Ranges = Mapping[Axis, tuple[int, int]]

@@ -12,7 +12,8 @@ from xdsl.ir import Operation, SSAValue
 from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine, Guard, Piece, View
 from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of
-from frustum.dialects.axes.network import AxisNetwork, Combine, Kind, Layer, Operand, Tensor
+from frustum.dialects.axes.network import AxisNetwork, Combine, Layer, Operand
+from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.functions import ELEMENTWISE
 
 TRANSCENDENTAL_PASSES = 4

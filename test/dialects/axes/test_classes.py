@@ -5,7 +5,7 @@ from xdsl.ir import Block
 
 from frustum.dialects import graph as g
 from frustum.dialects.axes.classes import classes_of, why_not
-from frustum.dialects.axes.network import Kind
+from frustum.dialects.axes.tensor import Kind
 from frustum.dialects.graph.axes.reader import Reader
 
 

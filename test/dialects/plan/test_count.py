@@ -5,7 +5,8 @@ from xdsl.dialects.builtin import f16
 from xdsl.ir import Block
 
 from frustum.dialects import graph as g
-from frustum.dialects.axes.network import AxisNetwork, Kind
+from frustum.dialects.axes.network import AxisNetwork
+from frustum.dialects.axes.tensor import Kind
 from frustum.dialects.graph.axes.reader import Reader
 from frustum.dialects.plan.count import PlanError, count
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Resident, Sequence, steps

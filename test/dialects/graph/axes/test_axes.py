@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import Block
 
 from frustum.dialects import graph as g
-from frustum.dialects.axes.network import Kind
+from frustum.dialects.axes.tensor import Kind
 from frustum.dialects.graph.axes import NEEDS_ALL, OPERATIONS
 from frustum.dialects.graph.axes.reader import Reader
 from frustum.dialects.graph.declaration import declared_in
