@@ -12,6 +12,7 @@ A new form is one more line of `least_stored_bytes`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ Costs: TypeAlias = NDArray[np.float64]
 PARTS = 64
 """The finest parts of a dimension."""
 LISTED, SYMBOLS = 31, 256
+LOOKED_UP = 1 << 16
 
 
 def least_stored_bytes(weights: NDArray[Any]) -> int:
@@ -74,11 +76,25 @@ def _block(counts: Counts, zeros: NDArray[np.int64]) -> Costs:
     return HEADER_BYTES + np.minimum.reduce([size, _coded(counts), literal, _coded(others)])
 
 
+@cache
+def _log_table() -> Costs:
+    """n log2 n of all n up to `LOOKED_UP`."""
+    numbers = np.arange(1.0, LOOKED_UP + 1)
+    return np.concatenate([[0.0], numbers * np.log2(numbers)])
+
+
+def _times_log(numbers: Counts) -> Costs:
+    """n log2 n of each, 0 of 0."""
+    if numbers.max(initial=0) <= LOOKED_UP:
+        return _log_table()[numbers]
+    found: Costs = numbers * np.log2(np.maximum(numbers, 1))
+    return found
+
+
 def _coded(counts: Counts) -> Costs:
     """With codes of their own for the bytes at each place, or without."""
     total = counts.sum(axis=2)
-    share = counts / np.maximum(total, 1)[:, :, None]
-    bits = -(counts * np.log2(np.where(counts > 0, share, 1.0))).sum(axis=2)
+    bits = _times_log(total) - _times_log(counts).sum(axis=2)
     used = (counts > 0).sum(axis=2)
     table = 1 + np.where(used < LISTED, used, SYMBOLS // 8) + (used + 1) // 2
     return np.minimum(table + bits / 8, 1.0 + total).sum(axis=1)
