@@ -87,7 +87,7 @@ def _times_log(numbers: Counts) -> Costs:
     """n log2 n of each, 0 of 0."""
     if numbers.max(initial=0) <= LOOKED_UP:
         return _log_table()[numbers]
-    found: Costs = numbers * np.log2(np.maximum(numbers, 1))
+    found: Costs = numbers.astype(np.float64) * np.log2(np.maximum(numbers, 1))
     return found
 
 
