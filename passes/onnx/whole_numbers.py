@@ -123,8 +123,10 @@ def hold(node: Node, bound: IntegerBound | None) -> None:
 # --- rules -------------------------------------------------------------------------------------------------
 
 
-NUMBERS = {"Concat": None, "Max": None, "Min": None, "Clip": None, "Where": (1, 2), "Pad": (0, 2),
-           "ScatterND": (0, 2), "ScatterElements": (0, 2)}  # fmt: skip
+NUMBERS: dict[str, tuple[int, ...] | None] = {
+    "Concat": None, "Max": None, "Min": None, "Clip": None, "Where": (1, 2), "Pad": (0, 2), "ScatterND": (0, 2),
+    "ScatterElements": (0, 2),
+}  # fmt: skip
 """Operands that are numbers where not the first alone is: None for all."""
 
 

@@ -91,7 +91,7 @@ class FileInputs(Sequence["Mapping[str, Array]"]):
     def __init__(self, path: Path, length: int, read: Callable[[], Sequence[Mapping[str, Array]]]) -> None:
         self.path = path
         self.length = length
-        self.read = cache(read)
+        self.read: Callable[[], Sequence[Mapping[str, Array]]] = cache(read)
 
     def __len__(self) -> int:
         return self.length

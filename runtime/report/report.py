@@ -35,7 +35,7 @@ from frustum.runtime.report.waiting import by_sentence, waiting
 
 SCHEMA = 1
 ON_CHIP = MEMORIES[1:]
-WITHOUT_DEVICE = {
+WITHOUT_DEVICE: dict[str, int | float | None] = {
     "roofline": 0.0, "ratio": None, "bound": None, "bound_by": None, "bound_terms": None, "address": 0,
     "address_without_tables": 0,
 }  # fmt: skip

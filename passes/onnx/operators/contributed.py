@@ -138,8 +138,8 @@ def fused_matmul(node: Node) -> Result:
 
 # --- weights of a few bits --------------------------------------------------------------------------------
 
-INTEGERS = {4: np.dtype(ml_dtypes.uint4), 8: np.dtype(np.uint8)}
-SIGNED = {4: np.dtype(ml_dtypes.int4), 8: np.dtype(np.int8)}
+INTEGERS: dict[int, np.dtype[Any]] = {4: np.dtype(ml_dtypes.uint4), 8: np.dtype(np.uint8)}
+SIGNED: dict[int, np.dtype[Any]] = {4: np.dtype(ml_dtypes.int4), 8: np.dtype(np.int8)}
 """By bits: what the weights are, and what they are where no zero point is given, so that it is half their range."""
 
 

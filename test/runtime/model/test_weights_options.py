@@ -66,14 +66,14 @@ def test_by_default_weights_are_compressed_where_that_is_better(ways):
     dram, raw = default["dram"], plain["dram"]
     saved = default["weights"]["raw_bytes"] - default["weights"]["stored_bytes"]
     assert dram["compulsory_bytes"] == raw["compulsory_bytes"] == raw["compressed_compulsory_bytes"]
-    assert dram["compressed_compulsory_bytes"] == dram["compulsory_bytes"] - saved
+    assert dram["compressed_compulsory_bytes"] <= dram["compulsory_bytes"] - saved  # the least form is a bound
     moved = dram["total_bytes"] - dram["other_bytes"]
     assert dram["ratio"] == moved / dram["compulsory_bytes"] < 1
     assert dram["ratio_to_compressed"] == moved / dram["compressed_compulsory_bytes"] >= 1
     assert raw["ratio"] == raw["ratio_to_compressed"] >= 1
     assert default["cycles"]["roofline"] < before["cycles"]["roofline"]
-    assert " with raw weights, code and tables aside" in render(default)
-    assert " with weights as they are stored" in render(default) and "with raw weights" not in render(plain)
+    assert " with each weight in its smallest form" in render(default)
+    assert " with each weight in its smallest form" not in render(plain)
 
 
 def test_the_reference_to_beat_has_weights_as_they_are():
