@@ -107,7 +107,7 @@ def kinds_of_runs(own_machine: Path) -> Iterator[Mapping[str, Any]]:
     network = onnx_models.network()
     yield frustum.run(frustum.compile(network, own_machine), check=True).report
     yield frustum.run(frustum.compile(network, "edge", dtype="int8"), mode="timing").report
-    yield frustum.run(frustum.compile(network, "edge", host="only"), mode="timing").report
+    yield frustum.run(frustum.compile(network, "edge", host="only"), check=True).report
     yield frustum.run(frustum.compile(network, "edge"), mode="timing", stream=2).report
     yield frustum.run(frustum.compile(network, "edge", policy="none"), mode="timing").report
     yield frustum.run(frustum.compile(product(), small(), "f16", compress_weights="none"), mode="timing").report
