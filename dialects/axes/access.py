@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from frustum.dialects.axes.axis import Axis, Dim, extent_of, leaves, weights
+from frustum.dialects.axes.axis import Axis, Dim, extent_of, weights
 from frustum.dialects.axes.tensor import Tensor
 
 Bend = Literal["", "wrap", "edge", "reflect"]
@@ -253,7 +253,3 @@ class View:
 def beside(views: Iterable[tuple[View, Guard]]) -> tuple[Piece, ...]:
     """Pieces of several views, each with the guard that says where it is."""
     return tuple(replace(p, guards=(guard, *p.guards)) for view, guard in views for p in view.pieces)
-
-
-def same(axes: Iterable[Axis]) -> tuple[Affine, ...]:
-    return tuple(Affine.of(leaf) for leaf in leaves(axes))

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from frustum.dialects.axes.access import Affine, Piece
+from frustum.dialects.axes.access import Affine, Piece, View
 from frustum.dialects.axes.axis import Axis, leaves, weights
+from frustum.dialects.axes.network import Ranges
 from frustum.dialects.axes.tensor import Tensor
 from frustum.runtime.kernels import Array
-
-Ranges = Mapping[Axis, tuple[int, int]]
-"""Half-open parts of axes; an axis without one has its whole extent."""
 
 
 def gathered(
@@ -84,10 +82,7 @@ def _position(position: Affine, places: Mapping[Axis, Array]) -> Array:
             return total
 
 
-def view_array(view: object, arrays: Mapping[Tensor, Array]) -> Array:
+def view_array(view: View, arrays: Mapping[Tensor, Array]) -> Array:
     """All elements of a view, in its dimensions."""
-    from frustum.dialects.axes.access import View
-
-    assert isinstance(view, View)
     axes = leaves(axis for own in view.dims for axis in own)
     return gathered(view.pieces, axes, arrays).reshape(view.shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -189,7 +188,3 @@ def gone(view: View, axes: Iterable[int]) -> tuple[list[Axis], tuple[Dim, ...]]:
     axes = tuple(axes)
     reduced = [axis for k in axes for axis in view.dims[k]]
     return reduced, tuple(() if k in axes else own for k, own in enumerate(view.dims))
-
-
-def points(dims: Iterable[Dim]) -> int:
-    return math.prod(extent_of(own) for own in dims)
