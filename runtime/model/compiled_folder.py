@@ -252,7 +252,7 @@ def _output(chain: Chain, name: str) -> Json:
 def _read_input(data: Mapping[str, Any]) -> Interface:
     shape, dtype = data["shape"], data["dtype"]
     if dtype not in ("", "object"):
-        np.dtype(dtype)  # a TypeError where there is none of that name
+        np.dtype(str(dtype))  # a TypeError where there is none of that name
     return Interface(str(data["name"]), str(dtype), None if shape is None else tuple(map(int, shape)))
 
 

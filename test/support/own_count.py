@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 PRODUCTS = {"Conv", "ConvTranspose", "Gemm", "MatMul"}
-WEIGHTS = {**dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (1,)), "MatMul": (0, 1), "Attention": (0, 1, 2, 3)}
+WEIGHTS = {**dict.fromkeys(("Conv", "ConvTranspose", "Gemm"), (1,)), "MatMul": (0, 1), "Attention": (0, 1, 2, 3),
+           "RotaryEmbedding": (1, 2)}  # fmt: skip
 """Which operands of a node are weights where they are constant."""
 BIASED = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 SIDE_BY_SIDE = {

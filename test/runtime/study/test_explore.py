@@ -283,8 +283,8 @@ def test_a_damaged_point_is_run_again(tmp_path, column, value):
 @pytest.mark.slow
 def test_what_is_to_be_done_is_said_before_the_first_point(folder, tmp_path, capsys):
     """The file of points does not matter: here all are refused."""
-    (folder / "space.yaml").write_text("extends: edge\noptions: {batch: [2, 3]}\n")
-    said = []
+    space, said = tmp_path / "space.yaml", []
+    space.write_text("extends: edge\noptions: {batch: [2, 3]}\n")
 
     def begin(points, size):
         said.append((points, size > 0))
@@ -293,7 +293,7 @@ def test_what_is_to_be_done_is_said_before_the_first_point(folder, tmp_path, cap
         assert said
         said.append(share)
 
-    explore.explored([str(folder / "net.onnx")], folder / "space.yaml", tmp_path / "s.sqlite", None, tell, begin)
+    explore.explored([str(folder / "net.onnx")], space, tmp_path / "s.sqlite", None, tell, begin)
     assert said == [(2, True), 0.5, 1.0]
 
 
