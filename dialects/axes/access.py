@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
+import numpy as np
+
 from frustum.dialects.axes.axis import Axis, Dim, extent_of, weights
 from frustum.dialects.axes.tensor import Tensor
 
@@ -96,17 +98,25 @@ class Affine:
         return rounded if is_first else replace(rounded, bend="wrap", extent=extent)
 
     def hull(self, ranges: Mapping[Axis, tuple[int, int]]) -> tuple[int, int]:
-        """The half-open range of positions for ranges of the axes; axes without one run over their whole extent.
+        """The half-open range of positions for ranges of the axes, numbers or arrays; axes without one run over their
+        whole extent.
         Positions beyond the tensor are left out where `bend` takes them into it."""
         low = high = self.offset
         for axis, coefficient in self.refined().terms:
             start, stop = ranges.get(axis, (0, axis.extent))
-            ends = coefficient * start, coefficient * (stop - 1)
-            low, high = low + min(ends), high + max(ends)
+            first, last = (start, stop - 1) if coefficient >= 0 else (stop - 1, start)
+            low, high = low + coefficient * first, high + coefficient * last
         low, high = low // self.divisor, high // self.divisor
         if not self.bend:
             return low, high + 1
-        return _bent(self.bend, self.extent, low, high)
+        if isinstance(low, int):
+            return _bent(self.bend, self.extent, low, high)
+        bent = np.frompyfunc(lambda a, b: _bent(self.bend, self.extent, a, b), 2, 2)
+        return tuple(each.astype(np.int64) for each in bent(low, high))  # type: ignore[return-value]
+
+    def moves(self, axis: Axis) -> bool:
+        """Whether it depends on the axis."""
+        return any(own is axis for own, _ in self.terms)
 
 
 def _bent(bend: Bend, extent: int, low: int, high: int) -> tuple[int, int]:

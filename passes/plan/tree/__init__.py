@@ -1,0 +1,1 @@
+"""Plans as trees: one evaluator, one search (docs/ir-plan.md)."""

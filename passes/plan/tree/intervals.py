@@ -1,0 +1,145 @@
+"""Intervals of a network's layers: what they have outside, which classes may be looped over, and a key that equal
+intervals share, wherever they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.classes import Class, classes_of, why_not
+from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.passes.plan.tree.spans import Extents, Ints, Reads
+
+GRAIN = 16
+"""Steps along axes of weights are multiples of this: channels or lines of a matrix unit."""
+COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
+"""Numbers of passes that are tried: about a quarter more each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A class of axes in candidate ranges: of the axis `reference` the pass from low to high, [candidates, passes]."""
+
+    group: Class
+    reference: Axis
+    low: Ints
+    high: Ints
+    is_rolling: bool
+
+    @property
+    def passes(self) -> Ints:
+        return (self.high > self.low).sum(axis=-1)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Layers [first, stop) of the order."""
+
+    network: AxisNetwork
+    reads: Reads
+    layers: tuple[Layer, ...]
+
+    @cached_property
+    def touched(self) -> tuple[Tensor, ...]:
+        return tuple(dict.fromkeys(t for layer in self.layers for t in self.reads.touched[layer]))
+
+    @cached_property
+    def makers(self) -> dict[Tensor, Layer]:
+        return {layer.result: layer for layer in self.layers}
+
+    @cached_property
+    def outside(self) -> dict[Tensor, None]:
+        """Tensors that others make or want, in their order."""
+        inside = set(self.layers)
+        return {
+            t: None for t in self.touched
+            if t not in self.makers or t.is_output or any(r not in inside for r in self.reads.users[t])
+        }  # fmt: skip
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        own = (axis for layer in self.layers for axis in layer.axes if not axis.is_tap)
+        return tuple(dict.fromkeys((*own, *(axis for t in self.touched for axis in t.axes))))
+
+    @cached_property
+    def classes(self) -> list[tuple[Class, bool]]:
+        """Those that may be looped over, and whether windows move along each."""
+        found = []
+        for group in classes_of(self.layers):
+            if not why_not(group, self.layers):
+                found.append((group, self.is_windowed(group)))
+        return found
+
+    def is_windowed(self, group: Class) -> bool:
+        return any(
+            read.position is not None and any(read.position.moves(axis) for axis in self.reads.axes[layer] & group)
+            and read.axis not in self.reads.plain(layer, read.tensor).values()
+            for layer in self.layers for read in self.reads.of[layer]
+        )  # fmt: skip
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Equal for intervals whose layers, axes and tensors are equal up to their names."""
+        axes: dict[Axis, int] = {}
+        tensors: dict[Tensor, int] = {}
+
+        def at(axis: Axis) -> int:
+            return axes.setdefault(axis, len(axes))
+
+        rows: list[object] = []
+        for layer in self.layers:
+            reads = tuple(
+                (
+                    tensors.setdefault(read.tensor, len(tensors)), at(read.axis),
+                    None if read.position is None else (
+                        tuple((at(axis), c) for axis, c in read.position.terms),
+                        read.position.offset, read.position.divisor, read.position.bend, read.position.extent,
+                    ),
+                )
+                for read in self.reads.of[layer]
+            )  # fmt: skip
+            reduced = tuple((at(axis), str(rule)) for axis, rule in layer.combine.items())
+            result = tensors.setdefault(layer.result, len(tensors)), tuple(at(a) for a in layer.result.axes)
+            rows.append((reads, reduced, result, layer.macs, layer.passes, layer.storage_of))
+        rows.append(tuple((a.extent, a.is_tap) for a in axes))
+        rows.append(tuple((t.element_bits, t in self.outside, t.kind is Kind.WEIGHT) for t in tensors))
+        return tuple(rows)
+
+    @cached_property
+    def numbers(self) -> dict[Tensor, int]:
+        return {tensor: k for k, tensor in enumerate(self.touched)}
+
+    def reference(self, group: Class) -> Axis:
+        """The axis that a loop over the class names: of the last layer that has one."""
+        return next(axis for layer in reversed(self.layers) for axis in self.reads.axes[layer] & group)
+
+
+def steps_of(interval: Interval, group: Class, extents: Extents, most: int) -> list[int]:
+    """Candidate steps along a class's reference axis, from the largest."""
+    extent = extents[interval.reference(group)]
+    of_weights = any(axis in group for t in interval.touched if t.kind is Kind.WEIGHT for axis in t.axes)
+    grain = GRAIN if of_weights and extent > GRAIN else 1
+    found: dict[int, None] = {}
+    for count in (*COUNTS, extent):
+        if count <= extent:
+            found[min(extent, -(-extent // (count * grain)) * grain)] = None
+    steps = [step for step in found if step < extent]
+    if len(steps) > most:  # a few passes decide most; of the many, some
+        few = steps[: most // 2]
+        rest = steps[most // 2 :]
+        left = most - len(few)
+        steps = few + [rest[round(k * (len(rest) - 1) / (left - 1))] for k in range(left)]
+    return list(dict.fromkeys(steps))
+
+
+def cut_of(interval: Interval, group: Class, steps: Sequence[int], extents: Extents, *, is_rolling: bool) -> Cut:
+    axis = interval.reference(group)
+    extent = extents[axis]
+    first = np.arange(-(-extent // min(steps)))[None, :] * np.array(steps)[:, None]
+    low, high = np.minimum(first, extent), np.minimum(first + np.array(steps)[:, None], extent)
+    return Cut(group, axis, low, high, is_rolling)

@@ -1,0 +1,136 @@
+"""What each tensor of an interval of layers needs along one class of axes, for all candidate steps at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.passes.plan.tree.intervals import Cut, Interval
+from frustum.passes.plan.tree.spans import Extents, Ints, Span, settled
+
+
+@dataclass(frozen=True, eq=False)
+class Along:
+    """Tensors along one class, [tensors, candidates].
+
+    `changes`: whether passes change what is needed of it; of others nothing else counts.  `whole`: positions in all,
+    [tensors]; `new`: at most in one pass; `beside`: of those of earlier passes that stay; `loaded`: in all passes
+    together into a buffer that moves; `streamed`: by the first user, which has no buffer.
+    """
+
+    changes: NDArray[np.bool_]
+    whole: Ints
+    new: Ints
+    beside: Ints
+    loaded: Ints
+    streamed: Ints
+
+    def at(self, index: NDArray[np.intp]) -> Along:
+        """Of these candidates."""
+        new, beside, loaded, streamed = (each[:, index] for each in (self.new, self.beside, self.loaded, self.streamed))
+        return Along(self.changes, self.whole, new, beside, loaded, streamed)
+
+
+class Passes:
+    """Of layers in order, in one cut."""
+
+    def __init__(self, own: Interval, cut: Cut, extents: Extents) -> None:
+        self.reads, self.layers, self.cut, self.extents = own.reads, own.layers, cut, extents
+        self.counts = cut.passes
+        self.made: dict[Layer, Span | None] = {}
+        """Along the layer's axis of the class; None: it has none, and is repeated."""
+        self._uses: dict[tuple[Tensor, Axis], dict[Layer, Span]] = {}
+        self._proportions: dict[int, Span] = {}
+        self._find(own.outside)
+        self.along_all = self._along(own.touched)
+
+    def _find(self, outside: Collection[Tensor]) -> None:
+        asked: dict[tuple[Tensor, Axis], Span] = {}
+        for layer in reversed(self.layers):
+            own = next(iter(self.reads.axes[layer] & self.cut.group), None)
+            if own is None:
+                self.made[layer] = None
+                continue
+            span = asked.get((layer.result, own)) if own in layer.result.axes else None
+            if span is None or layer.result in outside:
+                share = self._in_proportion(self.extents[own])
+                span = share if span is None else span.joined(share)
+            made = span.news if self.cut.is_rolling else span
+            self.made[layer] = made
+            for read in self.reads.of[layer]:
+                if read.position is None or not read.position.moves(own):
+                    continue
+                key = read.tensor, read.axis
+                needed = self.reads.along(read, own, span)
+                asked[key] = asked[key].joined(needed) if key in asked else needed
+                used = self.reads.along(read, own, made)
+                uses = self._uses.setdefault(key, {})
+                uses[layer] = uses[layer].joined(used) if layer in uses else used
+
+    def _in_proportion(self, extent: int) -> Span:
+        if extent not in self._proportions:
+            whole = self.extents[self.cut.reference]
+            low, high = (-(-edge * extent // whole) for edge in (self.cut.low, self.cut.high))
+            self._proportions[extent] = settled(low, np.minimum(high, extent))
+        return self._proportions[extent]
+
+    # ------------------------------------------------------------ tensors
+
+    def _along(self, tensors: Sequence[Tensor]) -> Along:
+        shape = len(tensors), len(self.counts)
+        changes, whole = np.zeros(shape[0], np.bool_), np.ones(shape[0], np.int64)
+        new, beside, loaded, streamed = (np.full(shape, value) for value in (1, 0, 1, 1))
+        for k, tensor in enumerate(tensors):
+            for axis in tensor.axes:
+                found = self._of_axis(tensor, axis)
+                if found is None:
+                    continue
+                full, tile, stays, total, stream = found
+                if changes[k]:  # two axes that the same passes move: no more than this
+                    most, old = tile + stays, new[k] + beside[k]
+                    new[k], beside[k] = new[k] * tile, old * most - new[k] * tile
+                    loaded[k], streamed[k] = loaded[k] * most, streamed[k] * most
+                else:
+                    new[k], beside[k], loaded[k], streamed[k] = tile, stays, total, stream
+                changes[k], whole[k] = True, whole[k] * full
+        return Along(changes, whole, new, beside, loaded, streamed)
+
+    def _of_axis(self, tensor: Tensor, axis: Axis) -> tuple[int, Ints, Ints | int, Ints, Ints] | None:
+        """Of one axis of a tensor: whole, new, beside, loaded, streamed; None: no pass changes it."""
+        users = [layer for layer in self.reads.users[tensor] if layer in self.made]
+        uses = self._uses.get((tensor, axis), {})
+        is_made = users[0].result is tensor
+        made = self.made[users[0]] if is_made and axis in self.cut.group else None
+        if made is None and (is_made or not uses):
+            return None
+        if any(layer not in uses and layer.result is not tensor for layer in users):  # needs all of it in each pass
+            extent = np.full(len(self.counts), self.extents[axis])
+            return self.extents[axis], extent, 0, extent, extent * self.counts
+        read = None
+        for span in uses.values():
+            read = span if read is None else read.joined(span)
+        if made is not None:
+            stays = made.beside(read) if read is not None and self.cut.is_rolling else 0
+            return made.whole, made.most, np.minimum(stays, made.whole - made.most), made.total, made.total
+        assert read is not None
+        stream = uses[users[0]].total
+        if not self.cut.is_rolling:
+            return read.whole, read.most, 0, read.total, stream
+        news = read.news
+        return read.whole, news.most, np.minimum(read.beside(read), read.whole - news.most), news.total, stream
+
+    def repeats(self, layer: Layer) -> Ints | NDArray[np.float64]:
+        """How often as much a layer does as it would do at once."""
+        made = self.made[layer]
+        return self.counts if made is None else made.total / max(1, made.whole)
+
+    def extent(self, layer: Layer, axis: Axis) -> Ints | None:
+        """Positions of a layer's axis in one pass; None: every pass has all of them."""
+        made = self.made[layer] if axis in self.cut.group else None
+        return None if made is None else np.maximum(made.most, 1)

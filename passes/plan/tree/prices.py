@@ -1,0 +1,92 @@
+"""What candidates of a nest cost for every size of SRAM: arrays, without a word about loops.
+
+More SRAM buys fewer DRAM bytes.  The ways of one tensor are a convex list of steps, which all tensors together fill in
+the order of what a byte of SRAM saves: the least for all sizes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Chosen: TypeAlias = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Bytes of tensors under candidates.
+
+    Of tensors from outside (those inside have zeros): `size` and `moved`, [tensors, candidates], of the way with the
+    least SRAM; `sizes` and `saved`, [steps, tensors, candidates], of SRAM taken and DRAM saved by each step up.
+    Of tensors inside: `border` stays from pass to pass, `tile` is what one pass makes.  `slices`: what is streamed.
+    `alive`, [layers, tensors]: 1 where a tile lives while a layer runs, or its slices pass; `replaced`: pairs of a
+    layer's place and of the result and operand that share storage there.  `repeated`: infinite where too much is
+    computed again.
+    """
+
+    outside: NDArray[np.bool_]
+    whole: Floats
+    size: Floats
+    moved: Floats
+    sizes: Floats
+    saved: Floats
+    border: Floats
+    tile: Floats
+    slices: Floats
+    alive: Floats
+    replaced: tuple[tuple[int, int, int], ...]
+    repeated: Floats
+
+    def only(self, chosen: Chosen) -> Prices:
+        return replace(self, **{name: getattr(self, name)[..., chosen] for name in _BY_CANDIDATE})
+
+    @staticmethod
+    def joined(parts: Sequence[Prices]) -> Prices:
+        """Candidates of several nests of the same layers."""
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in _BY_CANDIDATE}
+        return replace(parts[0], **arrays)
+
+    def own(self, resident: NDArray[np.bool_]) -> Floats:
+        """SRAM of what the layers hand each other and stream."""
+        free = ~resident
+        alive = (self.alive * free) @ (self.tile + self.slices)
+        for layer, new, old in self.replaced:
+            if free[new] and free[old]:
+                alive[layer] -= np.minimum(self.tile[new], self.tile[old])
+        return free @ self.border + alive.max(axis=0)
+
+    def priced(self, shares: Floats, room: Floats) -> Floats:
+        """The fewest DRAM bytes, by room in SRAM and candidate, where of each tensor this share is in SRAM already;
+        infinite where the room does not do."""
+        moves = np.where(self.outside, 1.0 - shares, 0.0)
+        base = self.own(shares == 1.0) + (moves > 0) @ self.size
+        moved = self.repeated + moves @ self.moved
+        left = room[:, None] - base[None, :]
+        found = np.repeat(moved[None, :], len(room), axis=0)
+        free = np.flatnonzero(moves)
+        size = self.sizes[:, free].reshape(-1, len(base))
+        save = (self.saved[:, free] * moves[free, None]).reshape(-1, len(base))
+        useful = save.any(axis=1)
+        size, save = size[useful], save[useful]
+        if len(size):
+            density = save / size
+            order = np.argsort(-density, axis=0, kind="stable")
+            column = np.arange(len(base))[None, :]
+            size, density = size[order, column], density[order, column]
+            before = np.cumsum(size, axis=0) - size
+            for k in range(len(size)):
+                filled = left - before[k]
+                np.maximum(filled, 0.0, out=filled)
+                np.minimum(filled, size[k], out=filled)
+                filled *= density[k]
+                found -= filled
+        found[left < 0] = np.inf
+        return found
+
+
+_BY_CANDIDATE = ("size", "moved", "sizes", "saved", "border", "tile", "slices", "repeated")

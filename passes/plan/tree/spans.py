@@ -1,0 +1,170 @@
+"""Which ranges of axes layers make and read in each pass over a class: arrays of candidates by passes.
+
+From the last layer back: what no later layer reads along the class is cut in proportion, everything else follows from
+the windows of its readers.  A pass in which nothing is made has the range [NOTHING, -NOTHING).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from frustum.dialects.axes.access import Affine
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.tensor import Tensor
+
+Ints: TypeAlias = NDArray[np.int64]
+Extents: TypeAlias = Mapping[Axis, int]
+NOTHING = 1 << 40
+
+
+@dataclass(frozen=True)
+class Read:
+    """Where a layer reads one axis of a tensor."""
+
+    tensor: Tensor
+    axis: Axis
+    position: Affine | None
+    """None: all of it, wherever the layer is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """Half-open ranges, [candidates, passes]."""
+
+    low: Ints
+    high: Ints
+
+    @cached_property
+    def lengths(self) -> Ints:
+        return np.maximum(self.high - self.low, 0)
+
+    @cached_property
+    def most(self) -> Ints:
+        return self.lengths.max(axis=-1)
+
+    @cached_property
+    def total(self) -> Ints:
+        return self.lengths.sum(axis=-1)
+
+    @cached_property
+    def used(self) -> Ints:
+        """Passes in which there is something."""
+        return (self.lengths > 0).sum(axis=-1)
+
+    @cached_property
+    def whole(self) -> int:
+        """From the first position to the last one, over all passes."""
+        return max(0, int(self.high.max()) - int(self.low.min()))
+
+    @cached_property
+    def news(self) -> Span:
+        """Without what earlier passes have had."""
+        return settled(np.maximum(self.low, _before(self.high)), self.high)
+
+    def joined(self, other: Span) -> Span:
+        if other is self:
+            return self
+        return Span(np.minimum(self.low, other.low), np.maximum(self.high, other.high))
+
+    def beside(self, readers: Span) -> Ints:
+        """The most positions that earlier passes have made and that this pass or a later one still reads."""
+        oldest = np.minimum.accumulate(readers.low[..., ::-1], axis=-1)[..., ::-1]
+        return np.maximum(_before(self.high) - oldest, 0).max(axis=-1)
+
+
+def _before(high: Ints) -> Ints:
+    """How far earlier passes have come."""
+    found = np.maximum.accumulate(high, axis=-1)
+    return np.concatenate([np.full_like(found[..., :1], -NOTHING), found[..., :-1]], axis=-1)
+
+
+def settled(low: Ints, high: Ints) -> Span:
+    is_empty = low >= high
+    if not is_empty.any():
+        return Span(low, high)
+    return Span(np.where(is_empty, NOTHING, low), np.where(is_empty, -NOTHING, high))
+
+
+class Reads:
+    """Of every layer of a network what it reads, axis by axis; found once."""
+
+    def __init__(self, network: AxisNetwork) -> None:
+        self.network = network
+        self.of: dict[Layer, tuple[Read, ...]] = {layer: tuple(_reads(layer)) for layer in network.layers}
+        self.axes: dict[Layer, frozenset[Axis]] = {
+            layer: frozenset(axis for axis in layer.axes if not axis.is_tap) for layer in network.layers
+        }
+        self.users: dict[Tensor, tuple[Layer, ...]] = {tensor: () for tensor in network.tensors}
+        """Its maker, then its readers."""
+        for layer in network.layers:
+            for tensor in dict.fromkeys((*(read.tensor for read in self.of[layer]), layer.result)):
+                self.users[tensor] += (layer,)
+        self.touched: dict[Layer, tuple[Tensor, ...]] = {
+            layer: tuple(dict.fromkeys((*(read.tensor for read in reads), layer.result)))
+            for layer, reads in self.of.items()
+        }
+        self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
+        self._moved: dict[tuple[int, Read, Axis], Span] = {}
+        self._alive: list[Span] = []
+
+    def plain(self, layer: Layer, tensor: Tensor) -> dict[Axis, Axis]:
+        """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""
+        key = layer, tensor
+        if key not in self._plain:
+            if tensor is layer.result:
+                self._plain[key] = {axis: axis for axis in tensor.axes}
+            else:
+                own = [read for read in self.of[layer] if read.tensor is tensor]
+                self._plain[key] = {
+                    axis: read.axis for read in own if (axis := _plain_axis(read)) is not None
+                }
+        return self._plain[key]
+
+    def storage_of(self, layer: Layer) -> Tensor | None:
+        """The operand whose storage the result may take."""
+        if layer.storage_of is None:
+            return None
+        pieces = layer.operands[layer.storage_of].pieces
+        return pieces[0].tensor if len(pieces) == 1 else None
+
+    def along(self, read: Read, axis: Axis, own: Span) -> Span:
+        """What the read sees where its layer has these ranges of one axis and all of the others."""
+        position = read.position
+        assert position is not None
+        if position.terms == ((axis, 1),) and position.is_linear and not position.offset:
+            return own
+        key = id(own), read, axis
+        if key not in self._moved:
+            low, high = position.hull({axis: (own.low, own.high)})
+            found = settled(np.maximum(low, 0), np.minimum(high, read.axis.extent))
+            is_empty = own.low >= own.high
+            if is_empty.any():
+                found = Span(np.where(is_empty, NOTHING, found.low), np.where(is_empty, -NOTHING, found.high))
+            self._moved[key] = found
+            self._alive.append(own)  # so that its id stays its own
+        return self._moved[key]
+
+
+def _plain_axis(read: Read) -> Axis | None:
+    position = read.position
+    if position is None or not position.is_linear or position.offset or len(position.terms) != 1:
+        return None
+    ((axis, step),) = position.terms
+    return axis if step == 1 and not axis.is_tap and axis.extent == read.axis.extent else None
+
+
+def _reads(layer: Layer) -> Iterable[Read]:
+    for operand in layer.operands:
+        for piece in operand.pieces:
+            if operand.is_all:
+                yield from (Read(piece.tensor, axis, None) for axis in piece.tensor.axes)
+            else:
+                for axis, position in piece.by_leaf:
+                    yield Read(piece.tensor, axis, None if position is None else position.refined())

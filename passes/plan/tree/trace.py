@@ -1,0 +1,222 @@
+"""The best plan of a search as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Resident, Sequence
+from frustum.passes.plan.tree.intervals import Cut
+from frustum.passes.plan.tree.nest import Nest
+from frustum.passes.plan.tree.search import LEVELS, Kept, LoopWay, Record, Search, Step
+from frustum.passes.plan.tree.spans import Extents
+
+NEARLY = 1 + 1e-9
+ALL = 0.999
+"""A share that is as good as everything."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the tree a part of the plan is: extents of axes there, tiles that loops around it make of them, and what
+    lies in SRAM."""
+
+    extents: Extents
+    tiles: Mapping[Axis, tuple[int, ...]]
+    resident: dict[Tensor, float]
+    depth: int
+
+
+def plan_of(search: Search) -> Sequence:
+    """The plan with the fewest DRAM bytes in all of the memory.  ValueError where none fits."""
+    if not np.isfinite(search.curve[LEVELS]):
+        raise ValueError(f"no plan of {search.network.name} fits {search.capacity:,} B of SRAM")
+    return _Trace(search).whole()
+
+
+class _Trace:
+    def __init__(self, search: Search) -> None:
+        self.search = search
+
+    def whole(self) -> Sequence:
+        search = self.search
+        record = Record()
+        search.root(record).curve()
+        place = Place(search.extents, {}, {}, search.limits.depth)
+        return self.sequence(record, 0, len(search.layers), place, LEVELS)
+
+    def forest(self, first: int, stop: int, place: Place, level: int) -> Sequence:
+        record = Record()
+        self.search.forest(first, stop, place.extents, place.resident, place.depth, record)
+        return self.sequence(record, first, stop, place, level)
+
+    def sequence(self, record: Record, first: int, stop: int, place: Place, level: int) -> Sequence:
+        search, steps = self.search, list[tuple[int, Step]]()
+        at, state = stop, Kept()
+        while at > first:
+            wanted = record.cuts[at - first][state][level]
+            step = min(
+                (s for s in record.steps[at, state] if np.isfinite(s.curve[level])),
+                key=lambda s: (abs(s.curve[level] - wanted), len(s.new)),
+            )
+            steps.append((at, step))
+            at, state = step.first, step.kept
+        steps.reverse()
+        children, residents = list[Node](), dict[Tensor, Resident]()
+        for k, (end, step) in enumerate(steps):
+            for tensor, share in step.new:
+                old = step.storage.get(tensor)
+                residents[tensor] = Resident(
+                    tensor.name, k, k, self.part(tensor, share, place.extents), old.name if old else ""
+                )
+            for tensor, _ in (*step.kept, *step.new):
+                residents[tensor] = replace(residents[tensor], last=k)
+            inside = replace(place, resident=step.resident)
+            children.append(self.unit(step.first, end, inside, level - search.levels(step.size)))
+        return Sequence(tuple(children), tuple(r for r in residents.values() if r.part is None or r.part.stop > 0))
+
+    def part(self, tensor: Tensor, share: float, extents: Extents, *busy: Cut) -> Part | None:
+        """So much of a tensor along its longest axis that no loop cuts; None: all of it."""
+        if share > ALL:
+            return None
+        free = [a for a in tensor.axes if extents[a] == a.extent and not any(a in cut.group for cut in busy)]
+        if not free:
+            return Part(tensor.axes[0].name, 0, 0)
+        axis = max(free, key=lambda a: a.extent)
+        return Part(axis.name, 0, int(share * axis.extent + 1e-6))
+
+    def unit(self, first: int, stop: int, place: Place, level: int) -> Node:
+        search = self.search
+        own = search.interval(first, stop)
+        wanted = search.unit(first, stop, place.extents, place.resident, place.depth)[level] * NEARLY
+        if search.nest(own, place.extents, place.resident)[level] <= wanted:
+            return self.nest(first, stop, place, level)
+        none = [np.full(LEVELS + 1, np.inf)]
+        for curve, way in search.loops(first, stop, place.extents, place.resident, place.depth, none):
+            if curve[level] <= wanted:
+                return self.loop(first, stop, place, level, way)
+        raise AssertionError(f"no unit of {own.layers[0].name} has the bytes that were found")
+
+    def loop(self, first: int, stop: int, place: Place, level: int, way: LoopWay) -> Node:
+        search = self.search
+        own = search.interval(first, stop)
+        above = dict.fromkeys(way.above, 1.0)
+        inside = Place(way.extents, self.tiles(place, way), place.resident | above, place.depth - 1)
+        body = search.forest(first, stop, way.extents, inside.resident, inside.depth)
+        left, share = level - way.levels, search.capacity / LEVELS
+        ways = [
+            (way.count * body[left - k] - (way.count - 1) * min(k * share, way.weights), k)
+            for k in range(min(left, search.levels(way.weights)) + 1)
+        ]
+        _, k = min(ways)
+        axis = own.reference(way.group)
+        loop = Loop(axis.name, self.edges(place, axis, way.step), self.forest(first, stop, inside, left - k))
+        residents = [Resident(t.name, 0, 0) for t in way.above]
+        room = min(k * share, way.weights)
+        for tensor in own.outside:
+            is_free = tensor not in place.resident and not any(a in way.group for a in tensor.axes)
+            if tensor.kind is Kind.WEIGHT and is_free and room > 0:
+                size = search.size(tensor, place.extents)
+                part = self.part(tensor, min(1.0, room / size), place.extents)
+                if part is None or part.stop > 0:
+                    residents.append(Resident(tensor.name, 0, 0, part))
+                room -= size
+        return Sequence((loop,), tuple(residents))
+
+    def tiles(self, place: Place, way: LoopWay) -> dict[Axis, tuple[int, ...]]:
+        """Where the tiles of the axes of a loop begin."""
+        found = dict(place.tiles)
+        reference = max(place.extents[axis] for axis in way.group)
+        for axis in way.group:
+            step = way.extents[axis]
+            found[axis] = tuple(
+                start + k for start in place.tiles.get(axis, (0,)) for k in range(0, place.extents[axis], step)
+                if start + k < axis.extent
+            )  # fmt: skip
+        assert reference
+        return found
+
+    def edges(self, place: Place, axis: Axis, step: int) -> tuple[int, ...]:
+        """Ranges of one step in every tile that loops outside make."""
+        extent = place.extents[axis]
+        starts = (start + k for start in place.tiles.get(axis, (0,)) for k in range(0, extent, step))
+        return (*sorted({start for start in starts if start < axis.extent}), axis.extent)
+
+    # ------------------------------------------------------------ nests
+
+    def nest(self, first: int, stop: int, place: Place, level: int) -> Node:
+        search = self.search
+        own = search.interval(first, stop)
+        shares = np.array([place.resident.get(t, 0.0) for t in own.touched])
+        room = search.room[level : level + 1]
+        best: tuple[float, Nest, int] | None = None
+        for nest in search.nests(own, place.extents):
+            priced = nest.prices.priced(shares, room)[0]
+            k = int(priced.argmin())
+            if best is None or priced[k] < best[0] / NEARLY:
+                best = priced[k], nest, k
+        assert best is not None
+        _, nest, k = best
+        return self.built(nest, k, shares, float(room[0]), place)
+
+    def built(self, nest: Nest, k: int, shares: np.ndarray, room: float, place: Place) -> Node:
+        interior, cuts = nest.interior, [level.cut for level in nest.levels]
+        steps = [int(cut.high[at, 0]) for cut, at in zip(cuts, nest.index[:, k], strict=True)]
+        residents: list[list[Resident]] = [[] for _ in range(len(cuts) + 1)]
+        for number, (depth, share, upper) in self.filled(nest, k, shares, room).items():
+            tensor = interior.tensors[number]
+            if depth >= 0:
+                residents[depth].append(Resident(tensor.name, 0, 0))
+            if share > 0:
+                part = self.part(tensor, share, place.extents, *cuts[upper:])
+                if part is None or part.stop > 0:
+                    residents[upper].append(Resident(tensor.name, 0, 0, part))
+        node: Node = Compute(tuple(layer.name for layer in interior.layers))
+        for depth in range(len(cuts) - 1, -1, -1):
+            cut = cuts[depth]
+            body = Sequence((node,), tuple(residents[depth + 1]))
+            halo = Halo.ROLLING if cut.is_rolling else Halo.NONE
+            if halo is Halo.NONE and interior.own.is_windowed(cut.group):
+                halo = Halo.RECOMPUTED
+            node = Loop(cut.reference.name, self.edges(place, cut.reference, steps[depth]), body, halo)
+        return Sequence((node,), tuple(residents[0])) if residents[0] or not cuts else node
+
+    def filled(self, nest: Nest, k: int, shares: np.ndarray, room: float) -> dict[int, tuple[int, float, int]]:
+        """Of each tensor that moves its depth (-1: streamed), and the share of it that lies at another one."""
+        prices, (sizes, moved) = nest.prices.only(np.array([k])), nest.ways
+        depths = [-1, *range(len(nest.levels), -1, -1)]
+        left = room - float(prices.own(shares == 1.0)[0])
+        found, steps = dict[int, tuple[int, float, int]](), []
+        for number in np.flatnonzero(prices.outside & (shares < 1.0)).tolist():
+            start = 0 if nest.interior.streams[number] is not None else 1
+            found[number] = depths[start], 0.0, 0
+            left -= float(prices.size[number, 0])
+            for way, taken, saved in _hull(sizes[start:, number, k], moved[start:, number, k]):
+                steps.append(((1 - shares[number]) * saved / taken, taken, number, depths[start + way]))
+        for density, taken, number, depth in sorted(steps, key=lambda step: -step[0]):
+            if density > 0 and left > 0:
+                share = min(1.0, left / taken)
+                left -= share * taken
+                found[number] = (depth, 0.0, 0) if share > ALL else (found[number][0], share, depth)
+        return found
+
+
+def _hull(sizes: np.ndarray, moved: np.ndarray) -> list[tuple[int, float, float]]:
+    """The convex steps up from the first way: to which way, bytes of SRAM taken, DRAM bytes saved."""
+    found: list[tuple[int, float, float]] = []
+    at = 0
+    while at < len(sizes) - 1:
+        best, way = 0.0, -1
+        for k in range(at + 1, len(sizes)):
+            taken, saved = max(sizes[k] - sizes[at], 1e-3), moved[at] - moved[k]
+            if saved > 0 and saved / taken >= best:
+                best, way = saved / taken, k
+        if way < 0:
+            break
+        found.append((way, max(sizes[way] - sizes[at], 1e-3), moved[at] - moved[way]))
+        at = way
+    return found
