@@ -12,6 +12,7 @@ from xdsl.universe import Universe
 
 DIALECTS = (
     ("fgraph", "frustum.dialects.graph:FGraph"),
+    ("fplan", "frustum.dialects.plan.dialect:FPlan"),
     ("funit", "frustum.dialects.unit:FUnit"),
     ("ftile", "frustum.dialects.tile:FTile"),
     ("fisa", "frustum.dialects.isa:FIsa"),
