@@ -1,4 +1,4 @@
-"""Whether a tree is a plan: by itself (`check_structure`), and of a network (`check_plan`; rules of docs/ir-plan.md)."""
+"""Whether a tree is a plan: of any network (`check_structure`), and of one (`check_plan`; rules of docs/ir-plan.md)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
@@ -88,7 +89,7 @@ def _why_no_compute(node: Compute) -> str:
 
 def _why_no_loop(node: Loop) -> str:
     edges = node.edges
-    if len(edges) < 2 or edges[0] or any(a >= b for a, b in zip(edges, edges[1:], strict=False)):
+    if len(edges) < 2 or edges[0] or any(a >= b for a, b in pairwise(edges)):
         return f"ranges rise from 0 to the extent of the axis, found {list(edges)}"
     kind, _, extents = node.order.partition(" ")
     if not node.order:
@@ -189,7 +190,7 @@ def operands_of(layer: Layer) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Around:
-    """What encloses a node: residents, whether a distributed loop does, and whether it is the body of a pipelined one."""
+    """What encloses a node: residents; whether a distributed loop does, and whether a pipelined one has it as body."""
 
     residents: tuple[Resident, ...] = ()
     is_distributed: bool = False

@@ -12,6 +12,7 @@ from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
 from xdsl.utils.lexer import Span
 
+from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.diagnostic import did_you_mean, render
 from frustum.dialects.plan.check import ELEMENTS, ENGINES, MEMORIES, ORDERS, PlanError, check_structure
 from frustum.dialects.plan.renaming import Pairs
@@ -56,18 +57,24 @@ class PlanText:
         return PlanError(_shown(self.file, self.text, span, str(error)), error.node) if span else error
 
 
-def parse_plan(
-    text: str, extents: Mapping[str, int] | None = None, file: str = "plan"
-) -> tuple[str, str, Node]:
-    """Name, target and tree of a plan.  With the extents of axes, `step N` needs no `of EXTENT`.
+Extents = Callable[[str], Mapping[str, int]]
+"""Extents of the axes of a network, by the network's name."""
+
+
+def parse_plan(text: str, network: AxisNetwork | None = None, file: str = "plan") -> tuple[str, str, Node]:
+    """Name, target and tree of a plan.  With its network, `step N` needs no `of EXTENT`.
 
     Raises PlanError with file, line and column, what was found there and what is allowed.
     """
-    found = read_plan(text, extents, file)
+    found = read_plan(text, None if network is None else lambda _: extents_of(network), file)
     return found.name, found.target, found.node
 
 
-def read_plan(text: str, extents: Mapping[str, int] | None = None, file: str = "plan") -> PlanText:
+def extents_of(network: AxisNetwork) -> dict[str, int]:
+    return {axis.name: axis.extent for layer in network.layers for axis in layer.axes}
+
+
+def read_plan(text: str, extents: Extents | None = None, file: str = "plan") -> PlanText:
     """The same with the places of nodes."""
     context = Context()
     context.load_dialect(Builtin)
@@ -97,8 +104,9 @@ END = "the end of the text"
 class PlanReader:
     """Reads statements with a parser of xDSL that stands before them."""
 
-    def __init__(self, parser: Parser, extents: Mapping[str, int] | None = None) -> None:
+    def __init__(self, parser: Parser, extents: Extents | None = None) -> None:
         self.parser, self.extents = parser, extents
+        self.known: Mapping[str, int] | None = None
         self.places: dict[int, Span] = {}
         self.kept: list[Node | Resident] = []
         """What `places` tells of, so that no other object takes its id."""
@@ -109,6 +117,7 @@ class PlanReader:
         name = self.parser.parse_optional_symbol_name()
         if name is None:
             self.refuse("the name of a network, as in @net")
+        self.known = None if self.extents is None else self.extents(name.data)
         self.keyword("for")
         target = self.string()
         if target is None:
@@ -257,10 +266,10 @@ class PlanReader:
             raise ParseError(span, "a step has at least one position, found 0")
         if self.has("of"):
             return steps(self.number("the extent of the axis"), step)
-        extent = (self.extents or {}).get(axis)
+        extent = (self.known or {}).get(axis)
         if extent is None:
-            known = "" if self.extents is None else did_you_mean(axis, list(self.extents))
-            self.refuse("'of EXTENT'", f"; no network here says the extent of {axis}{known}")
+            near = did_you_mean(axis, list(self.known or {}))
+            self.refuse("'of EXTENT'", f"; no network here says the extent of {axis}{near}")
         return steps(extent, step)
 
     def order(self) -> str:
