@@ -49,7 +49,7 @@ class PlanError(Error):
 def check_structure(plan: Node) -> None:
     """PlanError where the tree is none of any network."""
     for node in nodes_in(plan):
-        problem = _STRUCTURE[type(node)](node)
+        problem = _why_none(node)
         if problem:
             raise PlanError(f"{title(node)}: {problem}", node)
     copies = Counter(copy.name for copy in copies_in(plan))
@@ -129,7 +129,14 @@ def _why_no_resident(resident: Resident, count: int) -> str:
     return "" if resident.tensor else "the tensor has no name"
 
 
-_STRUCTURE = {Compute: _why_no_compute, Loop: _why_no_loop, Sequence: _why_no_sequence}
+def _why_none(node: Node) -> str:
+    match node:
+        case Compute():
+            return _why_no_compute(node)
+        case Loop():
+            return _why_no_loop(node)
+        case Sequence():
+            return _why_no_sequence(node)
 
 
 # ------------------------------------------------------------ of a network
@@ -205,7 +212,9 @@ class Named:
         self.order = list(layers_in(plan))
         self.layers = {layer.name: layer for layer in network.layers}
         self.tensors = {tensor.name: tensor for tensor in network.tensors}
-        self.axes = {axis.name: axis for layer in network.layers for axis in layer.axes}
+        self.axes: dict[str, list[Axis]] = {}
+        for axis in dict.fromkeys(axis for layer in network.layers for axis in layer.axes):
+            self.axes.setdefault(axis.name, []).append(axis)
 
     # ------------------------------------------------------------ rule 1
 
@@ -234,10 +243,13 @@ class Named:
     def class_of(self, loop: Loop) -> tuple[Axis, Class, list[Layer]]:
         """The axis of a loop, its class, and the layers inside."""
         inside = [self.layers[name] for name in layers_in(loop)]
-        axis = self.axes.get(loop.axis)
+        axis, *others = self.axes.get(loop.axis, [None])
         if axis is None:
             near = did_you_mean(loop.axis, [each.name for layer in inside for each in layer.axes])
             raise PlanError(f"no axis is called {loop.axis}{near}", loop)
+        if others:
+            extents = _listed(str(each.extent) for each in (axis, *others))
+            raise PlanError(f"for {loop.axis}: axes of extents {extents} are called so; loop over another axis", loop)
         group = next((each for each in classes_of(inside) if axis in each), frozenset())
         problem = why_not(group, inside) if group else "no layer inside has it"
         if problem:

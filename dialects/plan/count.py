@@ -132,6 +132,8 @@ class _Walk(Named):
                     continue
                 tensor = self.tensors[resident.tensor]
                 box = self.box_of(tensor, node, resident, spans)
+                if box is None:
+                    continue
                 boxes[tensor] = box
                 if not resident.storage_of:
                     size += bytes_of(tensor, box)
@@ -142,6 +144,7 @@ class _Walk(Named):
                 tensor = self.tensors[resident.tensor]
                 if (
                     k == resident.first
+                    and tensor in boxes
                     and tensor in self.made_in(child)
                     and self.leaves(tensor, node, resident)
                 ):
@@ -159,18 +162,19 @@ class _Walk(Named):
             reader.name not in names for reader in self.network.readers.get(tensor, [])
         )
 
-    def box_of(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans) -> Box:
-        """What of a tensor its maker and readers here touch."""
-        found: Box = {}
+    def box_of(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans) -> Box | None:
+        """What of a tensor its maker and readers here touch; None where none does in this pass."""
+        found: Box | None = None
         for name in (
             n for child in node.children[resident.first : resident.last + 1] for n in layers_in(child)
         ):
             for other, box in self.touched(self.layers[name], spans[name]):
                 if other is tensor:
+                    found = found or {}
                     for axis, (low, high) in box.items():
                         a, b = found.get(axis, (low, high))
                         found[axis] = min(a, low), max(b, high)
-        if resident.part is not None:
+        if resident.part is not None and found is not None:
             axis = next(a for a in found if a.name == resident.part.axis)
             low, high = found[axis]
             found[axis] = max(low, resident.part.start), min(high, resident.part.stop)
@@ -180,7 +184,7 @@ class _Walk(Named):
         if any(low >= high for low, high in span.values()):
             return
         for boxes in layer.part(span):
-            yield from boxes
+            yield from ((tensor, of_leaves(box)) for tensor, box in boxes)
         yield layer.result, {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
 
     # ------------------------------------------------------------ layers
@@ -246,6 +250,20 @@ def _rolled(
             box = {**box, own: (max(low, last.get(name, low)), high)}
             last[name] = max(high, last.get(name, high))
         found[name] = box
+    return found
+
+
+def of_leaves(box: Box) -> Box:
+    """The smallest box of unsplit axes around a box of axes that were split since."""
+    found: Box = {}
+    for axis, (low, high) in box.items():
+        if axis.parts is None:
+            found[axis] = low, high
+            continue
+        outer, inner = axis.parts
+        first, last = low // inner.extent, (high - 1) // inner.extent
+        rest = (low % inner.extent, (high - 1) % inner.extent + 1) if first == last else (0, inner.extent)
+        found |= of_leaves({outer: (first, last + 1), inner: rest})
     return found
 
 

@@ -8,6 +8,7 @@ from typing import NoReturn, TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin
+from xdsl.ir import Attribute
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
 from xdsl.utils.lexer import Span
@@ -111,7 +112,7 @@ class PlanReader:
         self.kept: list[Node | Resident] = []
         """What `places` tells of, so that no other object takes its id."""
 
-    def plan(self) -> tuple[str, str, Mapping[str, object], Node]:
+    def plan(self) -> tuple[str, str, Mapping[str, Attribute], Node]:
         """Name, target, attributes and tree, from behind the word `plan`."""
         start = self.here
         name = self.parser.parse_optional_symbol_name()
