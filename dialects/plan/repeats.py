@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from frustum.dialects.plan.renaming import Name, Pairs, Renaming, pairs_for, renamed, renamed_resident
 from frustum.dialects.plan.tree import Compute, Node, Resident, Sequence, layers_in
@@ -92,6 +93,8 @@ class _Repeats:
         numbers: dict[Stated, int] = {}
         self.kinds = [numbers.setdefault(_skeleton(each), len(numbers)) for each in self.children]
         self.alike = self._alike()
+        self.loops: list[int] = [0, *accumulate(not isinstance(each.child, Compute) for each in self.children)]
+        """How many of the first children are no computes."""
 
     def _alike(self) -> list[list[int]]:
         """For each two children how many from there on have the same shape."""
@@ -107,12 +110,14 @@ class _Repeats:
         """Where the longest part begins that comes again at child k, and its length; the first of equally long ones."""
         if not self.is_clear:
             return 0, 0
-        near = sorted(range(k), key=lambda a: -min(self.alike[a][k], k - a))
-        sizes = [
-            (self.size_of(a, k, min(self.alike[a][k], k - a)), -a) for a in near[: self.CANDIDATES] if self.alike[a][k]
-        ]
+        most = {a: min(self.alike[a][k], k - a) for a in range(k) if self.alike[a][k]}
+        near = sorted((a for a in most if self.has_loops(a, most[a])), key=lambda a: -most[a])
+        sizes = [(self.size_of(a, k, most[a]), -a) for a in near[: self.CANDIDATES]]
         size, start = max(sizes, default=(0, 0))
         return -start, size
+
+    def has_loops(self, start: int, size: int) -> bool:
+        return self.loops[start + size] > self.loops[start]
 
     def size_of(self, a: int, b: int, most: int) -> int:
         """How many children from a on are those from b on under other names; none if all are computes."""
@@ -120,7 +125,7 @@ class _Repeats:
         size = 0
         while size < most and self.adds_names(names, self.children[a + size], self.children[b + size]):
             size += 1
-        return 0 if all(isinstance(each.child, Compute) for each in self.children[a : a + size]) else size
+        return size if self.has_loops(a, size) else 0
 
     def adds_names(self, names: dict[str, str], old: Stated, new: Stated) -> bool:
         """Whether some names for those of `old` make it `new`, with those that are known; adds them."""

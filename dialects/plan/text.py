@@ -157,6 +157,8 @@ def _again(again: Again, indent: str) -> Lines:
     part = word(again.first) + (f" to {word(again.last)}" if again.last != again.first else "")
     copies = []
     for (_, start), *pairs in again.copies:
-        known = ", ".join(f"{word(old)} as {word(new)}" for old, new in pairs)
-        copies.append(word(start) + (f" ({known})" if known else ""))
+        known = [f"{word(old)} as {word(new)}" for old, new in pairs]
+        first, *rest = known or [""]
+        copies += [f"{word(start)} ({first}", *rest] if known else [word(start)]
+        copies[-1] += ")" if known else ""
     return _statement(f"again {part} at", copies, indent, "")
