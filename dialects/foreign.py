@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import UnregisteredOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-OURS = frozenset({"fgraph", "funit", "ftile", "fisa"})
+OURS = frozenset({"fgraph", "fplan", "funit", "ftile", "fisa"})
 
 
 def name_of(op: Operation) -> str:

@@ -35,6 +35,7 @@
 | `in_core` | layer of a unit | unit | `frustum-tile-choose-runs` | lowering of units |
 | `predicted_cycles` | unit | integer | planner | lowering of units |
 | `own_cycles` | lowered unit | integer | lowering of units | lowering of tiles |
+| `dram_bytes`, `sram_bytes` | plan | integers | `frustum-plan-check` | who reads the module |
 | `layout` | unit | string | `frustum-graph-choose-layout` | lowering of units |
 | `macs`, `own_elements` | tile computation | integer | lowering of units | lowering of tiles |
 | `layers`, `layer_kinds`, `layer_units` | program's module | one entry per layer | lowering of tiles | report |
@@ -94,6 +95,8 @@ PREDICTED_CYCLES = "frustum.predicted_cycles"
 OWN_CYCLES = "frustum.own_cycles"
 """What the model says that a unit takes alone."""
 MACS = "frustum.macs"
+DRAM_BYTES = "frustum.dram_bytes"
+SRAM_BYTES = "frustum.sram_bytes"
 OWN_ELEMENTS = "frustum.own_elements"
 LAYERS = "frustum.layers"
 LAYER_KINDS = "frustum.layer_kinds"

@@ -12,6 +12,7 @@ from xdsl.universe import Universe
 
 DIALECTS = (
     ("fgraph", "frustum.dialects.graph:FGraph"),
+    ("fplan", "frustum.dialects.plan.dialect:FPlan"),
     ("funit", "frustum.dialects.unit:FUnit"),
     ("ftile", "frustum.dialects.tile:FTile"),
     ("fisa", "frustum.dialects.isa:FIsa"),
@@ -48,6 +49,8 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-own-outputs", "frustum.passes.graph.own_outputs:OwnOutputs"),
     ("frustum-graph-split-outputs", "frustum.passes.graph.split_outputs:SplitOutputs"),
     ("frustum-graph-measure-weights", "frustum.passes.graph.measure_weights:MeasureWeights"),
+    ("frustum-plan-apply", "frustum.passes.plan.text.apply:ApplyPlan"),
+    ("frustum-plan-check", "frustum.passes.plan.text.check:CheckPlan"),
     ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),
     ("frustum-tile-force-partition", "frustum.passes.tile.force_partition:ForcePartition"),
     ("frustum-tile-partition", "frustum.passes.tile.partition:PartitionUnits"),

@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.classes import Class, classes_of, why_not
+from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.check import ELEMENTS, Named, PlanError, check_plan, operands_of, with_copies
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, layers_in
+
+__all__ = ["Counted", "PlanError", "count"]
 
 SLICE = 16
 """Positions of an axis in a slice of what is streamed: lines, or channels, of a matrix unit."""
@@ -25,10 +28,6 @@ SLICE_COPIES = 2
 
 Spans = Mapping[str, Box]
 """Of each layer the ranges that loops outside leave it."""
-
-
-class PlanError(ValueError):
-    """A tree that is no plan of the network: names the node, what is wrong, and what to change."""
 
 
 @dataclass
@@ -47,9 +46,9 @@ class Counted:
 
 def count(network: AxisNetwork, plan: Node) -> Counted:
     """What the plan costs.  PlanError where it is none."""
-    walk = _Walk(network)
-    walk.check(plan)
-    walk.visit(plan, {layer.name: {} for layer in network.layers}, _Held())
+    check_plan(network, plan)
+    walk = _Walk(with_copies(network, plan), plan)
+    walk.visit(plan, {name: {} for name in walk.layers}, _Held())
     return walk.counted
 
 
@@ -61,48 +60,12 @@ class _Held:
     bytes: int = 0
 
 
-class _Walk:
-    def __init__(self, network: AxisNetwork) -> None:
-        self.network, self.counted = network, Counted()
-        self.layers = {layer.name: layer for layer in network.layers}
-        self.tensors = {tensor.name: tensor for tensor in network.tensors}
-        self.axes = {axis.name: axis for layer in network.layers for axis in layer.axes}
+class _Walk(Named):
+    def __init__(self, network: AxisNetwork, plan: Node) -> None:
+        super().__init__(network, plan)
+        self.counted = Counted()
         self.begun: set[tuple[Tensor, tuple[tuple[int, int], ...]]] = set()
         """Parts of sums that earlier passes have begun, and that lie in DRAM."""
-
-    # ------------------------------------------------------------ is it a plan?
-
-    def check(self, plan: Node) -> None:
-        names = list(layers_in(plan))
-        missing = [name for name in self.layers if name not in names]
-        twice = [name for name in set(names) if names.count(name) > 1]
-        unknown = [name for name in names if name not in self.layers]
-        if missing or twice or unknown:
-            raise PlanError(
-                f"layers that no compute has: {missing}; that two have: {twice}; not of the network: {unknown}"
-            )
-        done: set[Tensor] = set()
-        for name in names:
-            for tensor in self.operands(self.layers[name]):
-                if tensor in self.network.maker and tensor not in done:
-                    raise PlanError(
-                        f"{name} reads {tensor.name}, which is made after it: move its maker before it"
-                    )
-            done.add(self.layers[name].result)
-
-    def operands(self, layer: Layer) -> Iterable[Tensor]:
-        return dict.fromkeys(piece.tensor for operand in layer.operands for piece in operand.pieces)
-
-    def class_of(self, loop: Loop) -> tuple[Axis, Class, list[Layer]]:
-        inside = [self.layers[name] for name in layers_in(loop)]
-        axis = self.axes.get(loop.axis)
-        if axis is None:
-            raise PlanError(f"no axis is called {loop.axis}")
-        group = next((each for each in classes_of(inside) if axis in each), frozenset())
-        problem = why_not(group, inside) if group else "no layer inside has it"
-        if problem:
-            raise PlanError(f"for {loop.axis}: {problem}")
-        return axis, group, inside
 
     # ------------------------------------------------------------ nodes
 
@@ -169,6 +132,8 @@ class _Walk:
                     continue
                 tensor = self.tensors[resident.tensor]
                 box = self.box_of(tensor, node, resident, spans)
+                if box is None:
+                    continue
                 boxes[tensor] = box
                 if not resident.storage_of:
                     size += bytes_of(tensor, box)
@@ -179,6 +144,7 @@ class _Walk:
                 tensor = self.tensors[resident.tensor]
                 if (
                     k == resident.first
+                    and tensor in boxes
                     and tensor in self.made_in(child)
                     and self.leaves(tensor, node, resident)
                 ):
@@ -196,18 +162,19 @@ class _Walk:
             reader.name not in names for reader in self.network.readers.get(tensor, [])
         )
 
-    def box_of(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans) -> Box:
-        """What of a tensor its maker and readers here touch."""
-        found: Box = {}
+    def box_of(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans) -> Box | None:
+        """What of a tensor its maker and readers here touch; None where none does in this pass."""
+        found: Box | None = None
         for name in (
             n for child in node.children[resident.first : resident.last + 1] for n in layers_in(child)
         ):
             for other, box in self.touched(self.layers[name], spans[name]):
                 if other is tensor:
+                    found = found or {}
                     for axis, (low, high) in box.items():
                         a, b = found.get(axis, (low, high))
                         found[axis] = min(a, low), max(b, high)
-        if resident.part is not None:
+        if resident.part is not None and found is not None:
             axis = next(a for a in found if a.name == resident.part.axis)
             low, high = found[axis]
             found[axis] = max(low, resident.part.start), min(high, resident.part.stop)
@@ -217,7 +184,7 @@ class _Walk:
         if any(low >= high for low, high in span.values()):
             return
         for boxes in layer.part(span):
-            yield from boxes
+            yield from ((tensor, of_leaves(box)) for tensor, box in boxes)
         yield layer.result, {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
 
     # ------------------------------------------------------------ layers
@@ -228,6 +195,9 @@ class _Walk:
             layer.result for layer in group
             if not self.is_read_elsewhere(layer.result, group) and layer.result not in held.boxes
         }  # fmt: skip
+        for each in node.sums:
+            if ELEMENTS[each.element] != self.tensors[each.tensor].element_bits:
+                raise PlanError(f"sum {each.tensor} as {each.element}: only its own type is counted", node)
         alive: dict[Tensor, int] = {}
         for k, layer in enumerate(group):
             span = spans[layer.name]
@@ -252,7 +222,7 @@ class _Walk:
             total = held.bytes + sum(alive.values()) + streamed
             self.counted.sram_bytes = max(self.counted.sram_bytes, total)
             for tensor in [
-                t for t in alive if not any(t in self.operands(later) for later in group[k + 1 :])
+                t for t in alive if not any(t in operands_of(later) for later in group[k + 1 :])
             ]:
                 del alive[tensor]
 
@@ -280,6 +250,20 @@ def _rolled(
             box = {**box, own: (max(low, last.get(name, low)), high)}
             last[name] = max(high, last.get(name, high))
         found[name] = box
+    return found
+
+
+def of_leaves(box: Box) -> Box:
+    """The smallest box of unsplit axes around a box of axes that were split since."""
+    found: Box = {}
+    for axis, (low, high) in box.items():
+        if axis.parts is None:
+            found[axis] = low, high
+            continue
+        outer, inner = axis.parts
+        first, last = low // inner.extent, (high - 1) // inner.extent
+        rest = (low % inner.extent, (high - 1) % inner.extent + 1) if first == last else (0, inner.extent)
+        found |= of_leaves({outer: (first, last + 1), inner: rest})
     return found
 
 

@@ -56,21 +56,42 @@ class Resident:
 
 
 @dataclass(frozen=True)
+class Sum:
+    """Partial sums of a tensor wait between passes as elements of this type."""
+
+    tensor: str
+    element: str
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Layer `layer` is computed once more, as a layer and a tensor called `name`."""
+
+    layer: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Compute:
     """Layers in order. What one makes and others of them alone read lies on chip from maker to last reader."""
 
     layers: tuple[str, ...]
     engine: str = ""
+    sums: tuple[Sum, ...] = ()
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Children in order; or, with `subsets`, at the same time on so many instances of a level each."""
+    """Children in order; or, with `subsets`, at the same time on so many instances of a level each.
+
+    `copies`: layers that computes inside name. Readers in a compute after a copy read the copy.
+    """
 
     children: tuple[Node, ...]
     residents: tuple[Resident, ...] = ()
     subsets: tuple[int, ...] = ()
     over: Over = Over.TIME
+    copies: tuple[Copy, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +117,24 @@ Node: TypeAlias = Sequence | Loop | Compute
 def steps(extent: int, step: int) -> tuple[int, ...]:
     """Edges of ranges of one length, the last clipped."""
     return (*range(0, extent, step), extent)
+
+
+def nodes_in(node: Node) -> Iterator[Node]:
+    """The node and all nodes inside, in order."""
+    yield node
+    match node:
+        case Loop():
+            yield from nodes_in(node.body)
+        case Sequence():
+            for child in node.children:
+                yield from nodes_in(child)
+
+
+def copies_in(node: Node) -> Iterator[Copy]:
+    """The copies of layers that sequences inside declare."""
+    for each in nodes_in(node):
+        if isinstance(each, Sequence):
+            yield from each.copies
 
 
 def layers_in(node: Node) -> Iterator[str]:

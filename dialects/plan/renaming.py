@@ -1,0 +1,128 @@
+"""Other names for a part of a plan: what `again` says of the equal parts that it stands for.
+
+A renaming is a list of pairs of names. Each pair holds for its name, and is an example for names that begin as it does:
+`l0.q as l1.q` also takes `l0.k` to `l1.k` and `l4.out` to `l5.out`, `up as up#2` also `up.c` to `up#2.c`. Of several
+examples the one with the longest common beginning counts; a name that none is for stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from frustum.dialects.plan.tree import Compute, Copy, Loop, Node, Part, Resident, Sequence, Sum
+
+Name = Callable[[str], str]
+Pairs = tuple[tuple[str, str], ...]
+TOKEN = re.compile(r"[0-9]+|[A-Za-z]+|.", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What an example says of names that begin with the tokens `start`: the next tokens `old` become `new`, or, where
+    both are numbers, the next number grows by as much."""
+
+    start: tuple[str, ...]
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+    @staticmethod
+    def of(old: str, new: str) -> Rule:
+        a, b = tuple(TOKEN.findall(old)), tuple(TOKEN.findall(new))
+        head = _common(a, b)
+        tail = _common(a[head:][::-1], b[head:][::-1])
+        return Rule(a[:head], a[head : len(a) - tail], b[head : len(b) - tail])
+
+    @cached_property
+    def growth(self) -> int | None:
+        """By how much a number grows."""
+        numbers = [_number(tokens[0]) for tokens in (self.old, self.new) if len(tokens) == 1]
+        if len(numbers) < len((self.old, self.new)) or None in numbers:
+            return None
+        old, new = (number for number in numbers if number is not None)
+        return new - old
+
+    def named(self, tokens: tuple[str, ...]) -> str | None:
+        """The new name; None where this is no name of the kind."""
+        rest = tokens[len(self.start) :]
+        if tokens[: len(self.start)] != self.start:
+            return None
+        if self.growth is not None:
+            number = _number(rest[0]) if rest else None
+            if number is None or number + self.growth < 0:
+                return None
+            return "".join((*self.start, str(number + self.growth), *rest[1:]))
+        if rest[: len(self.old)] != self.old:
+            return None
+        return "".join((*self.start, *self.new, *rest[len(self.old) :]))
+
+
+class Renaming:
+    """What the pairs make of any name."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.pairs = tuple(pairs)
+        self.known = dict(self.pairs)
+        self.rules = sorted((Rule.of(*pair) for pair in self.pairs), key=lambda rule: -len(rule.start))
+
+    def __call__(self, name: str) -> str:
+        if name in self.known:
+            return self.known[name]
+        tokens = tuple(TOKEN.findall(name))
+        found = (rule.named(tokens) for rule in self.rules)
+        return next((new for new in found if new is not None), name)
+
+
+def pairs_for(names: Mapping[str, str], first: str) -> Pairs:
+    """Few pairs that make of each name the other; the first is of the name `first`."""
+    pairs = {first: names[first]}
+    while wrong := _wrong(names, pairs):
+        pairs[wrong] = names[wrong]
+    return tuple(pairs.items())
+
+
+def _wrong(names: Mapping[str, str], pairs: Mapping[str, str]) -> str | None:
+    """The first name of which the pairs make another."""
+    found = Renaming(pairs.items())
+    return next((old for old, new in names.items() if found(old) != new), None)
+
+
+def renamed(node: Node, name: Name) -> Node:
+    """The node with other names of layers, tensors and axes."""
+    match node:
+        case Compute():
+            sums = tuple(Sum(name(each.tensor), each.element) for each in node.sums)
+            return replace(node, layers=tuple(map(name, node.layers)), sums=sums)
+        case Loop():
+            body = renamed(node.body, name)
+            assert isinstance(body, Sequence)
+            return replace(node, axis=name(node.axis), body=body)
+        case Sequence():
+            return replace(
+                node,
+                children=tuple(renamed(child, name) for child in node.children),
+                residents=tuple(renamed_resident(each, name) for each in node.residents),
+                copies=tuple(Copy(name(each.layer), name(each.name)) for each in node.copies),
+            )
+
+
+def renamed_resident(resident: Resident, name: Name) -> Resident:
+    part = resident.part
+    return replace(
+        resident,
+        tensor=name(resident.tensor),
+        part=part and Part(name(part.axis), part.start, part.stop),
+        storage_of=resident.storage_of and name(resident.storage_of),
+        sharded=resident.sharded and name(resident.sharded),
+    )
+
+
+def _common(a: tuple[str, ...], b: tuple[str, ...]) -> int:
+    """How many tokens they have in common from the start."""
+    return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _number(token: str) -> int | None:
+    return int(token) if re.fullmatch(r"0|[1-9][0-9]*", token) else None

@@ -1,0 +1,59 @@
+"""Check plans against their networks and the machine, and count what they move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import PassFailedException
+
+from frustum.dialects.graph import NetworkOp, networks_of
+from frustum.dialects.graph.axes import read_network
+from frustum.dialects.module import DRAM_BYTES, SRAM_BYTES
+from frustum.dialects.plan.count import count
+from frustum.dialects.plan.dialect import PlanOp, tree_of
+from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.analysis.module import target_of
+from frustum.passes.plan.text.apply import named, plans_of
+
+
+@dataclass(frozen=True)
+class CheckPlan(ModulePass):
+    """Refuse plans that are none of their networks or need more SRAM than a cluster has.
+
+    Before: networks and their `fplan.plan`.  After: each plan has what it moves over the DRAM port and the most that it
+    holds in SRAM, counted pass by pass.
+    Raises `PlanError` where it is no plan, `DoesNotFit` where it does not fit, `PassFailedException` where no network
+    has its name or the module is for another target.
+    """
+
+    name = "frustum-plan-check"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target = target_of(op)
+        networks = {network.sym_name.data: network for network in networks_of(op)}
+        plans = plans_of(op)
+        if not plans:
+            raise PassFailedException("no plan here; run frustum-plan-apply{file=FILE} first")
+        for plan in plans:
+            if plan.target.data != target.name:
+                raise PassFailedException(
+                    f"@{plan.network_name} is planned for {plan.target.data}, the module is for "
+                    f"{target.name}; set that target, or plan for this one"
+                )
+            check(plan, named(plan.network_name, networks), target)
+
+
+def check(plan: PlanOp, network: NetworkOp, target: Target) -> None:
+    counted = count(read_network(network), tree_of(plan))
+    available = target.cluster.sram.capacity_bytes
+    if counted.sram_bytes > available:
+        raise DoesNotFit(
+            "what is resident and streamed at a time", f"plan @{plan.network_name}", f"{counted.sram_bytes} B",
+            f"{available} B of SRAM", "sram",
+        )  # fmt: skip
+    plan.attributes[DRAM_BYTES] = IntegerAttr(counted.dram_bytes, i64)
+    plan.attributes[SRAM_BYTES] = IntegerAttr(counted.sram_bytes, i64)
