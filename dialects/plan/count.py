@@ -1,15 +1,17 @@
-"""Counts what a plan moves and holds, pass by pass: every box of every tensor, no closed forms.
+"""Counts what a plan moves and holds, pass by pass: every box of every tensor, no closed forms of passes.
 
 It shares nothing with the evaluator, of which it is the witness, and is what `frustum.check_plan` runs.
 A loop's named axis has the ranges that the tree says.  Of the other layers inside, those that no other reads along the
 class have ranges in proportion; what the rest makes follows from their readers' windows.
+A buffer has one size for all passes: along each axis the most that is new in a pass.  A rolling loop has beside it what
+earlier passes have made or loaded and later ones still read.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -18,7 +20,7 @@ from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import ELEMENTS, Named, PlanError, check_plan, operands_of, with_copies
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, layers_in
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
 
 __all__ = ["Counted", "PlanError", "count"]
 
@@ -27,7 +29,11 @@ SLICE = 16
 SLICE_COPIES = 2
 
 Spans = Mapping[str, Box]
-"""Of each layer the ranges that loops outside leave it."""
+"""Of each layer the ranges that it makes in the passes of the loops outside."""
+Fresh = Mapping[tuple[Tensor, Axis], tuple[int, int]]
+"""Positions that no earlier pass of a rolling loop outside has had."""
+Held = Mapping[Tensor, tuple[Part, ...]]
+"""Tensors that lie in SRAM; no parts: all that is needed."""
 
 
 @dataclass
@@ -48,16 +54,9 @@ def count(network: AxisNetwork, plan: Node) -> Counted:
     """What the plan costs.  PlanError where it is none."""
     check_plan(network, plan)
     walk = _Walk(with_copies(network, plan), plan)
-    walk.visit(plan, {name: {} for name in walk.layers}, _Held())
+    walk.visit(plan, {name: {} for name in walk.layers}, {}, {})
+    walk.counted.sram_bytes = _Occupancy(walk).peak(plan, ())
     return walk.counted
-
-
-@dataclass(frozen=True)
-class _Held:
-    """Tensors that lie in SRAM here: with the box of each, None for all of it; and bytes of buffers."""
-
-    boxes: Mapping[Tensor, Box] = field(default_factory=dict)
-    bytes: int = 0
 
 
 class _Walk(Named):
@@ -66,31 +65,42 @@ class _Walk(Named):
         self.counted = Counted()
         self.begun: set[tuple[Tensor, tuple[tuple[int, int], ...]]] = set()
         """Parts of sums that earlier passes have begun, and that lie in DRAM."""
+        self.extents: dict[tuple[int, Tensor], dict[Axis, int]] = {}
+        """Of each node or residency, and tensor there, the most that is new in a pass along each axis."""
+        self.stays: dict[tuple[int, Tensor], tuple[Axis, int]] = {}
+        """Of each rolling loop the most positions that stay from pass to pass."""
+        self.wholes: dict[tuple[int, Tensor], dict[Axis, int]] = defaultdict(dict)
+        """Of each loop the positions that all passes of it touch."""
+        self._moved_by: dict[tuple[Layer, Tensor], dict[Axis, set[Axis]]] = {}
+        self._classes: dict[int, tuple[Axis, Class, list[Layer]]] = {}
 
     # ------------------------------------------------------------ nodes
 
-    def visit(self, node: Node, spans: Spans, held: _Held) -> None:
+    def visit(self, node: Node, spans: Spans, fresh: Fresh, held: Held) -> None:
         match node:
             case Compute():
                 self.compute(node, spans, held)
             case Loop():
-                self.loop(node, spans, held)
+                self.loop(node, spans, fresh, held)
             case Sequence():
-                self.sequence(node, spans, held)
+                self.sequence(node, spans, fresh, held)
 
-    def loop(self, node: Loop, spans: Spans, held: _Held) -> None:
+    def loop(self, node: Loop, spans: Spans, fresh: Fresh, held: Held) -> None:
         if node.over is not Over.TIME or node.halo is Halo.EXCHANGED:
             raise PlanError(
-                f"for {node.axis} over {node.over or 'time'} {node.halo}: only passes in time are counted"
+                f"for {node.axis} over {node.over or 'time'} {node.halo}: only passes in time are counted", node
             )
-        axis, group, inside = self.class_of(node)
-        last: dict[str, int] = {}
-        for start, stop in pairwise(node.edges):
-            here = self.pass_spans(axis, group, inside, (start, stop), spans)
-            if node.halo is Halo.ROLLING:
-                here = _rolled(here, group, self.layers, last)
+        if id(node) not in self._classes:
+            self._classes[id(node)] = self.class_of(node)
+        axis, group, inside = self._classes[id(node)]
+        passes, last = [], dict[str, int]()
+        for edges in pairwise(node.edges):
+            here = self.pass_spans(axis, group, inside, edges, spans)
+            passes.append(_rolled(here, group, self.layers, last) if node.halo is Halo.ROLLING else here)
+        news = self.news(node, group, inside, [{**spans, **here} for here in passes])
+        for here, new in zip(passes, news, strict=True):
             if any(low < high for box in here.values() for low, high in box.values()):
-                self.visit(node.body, {**spans, **here}, held)
+                self.visit(node.body, {**spans, **here}, {**fresh, **new}, held)
 
     def pass_spans(
         self, axis: Axis, group: Class, inside: list[Layer], edges: tuple[int, int], spans: Spans
@@ -108,149 +118,341 @@ class _Walk(Named):
                     asked = [*asked, tuple(-(-edge * own.extent // axis.extent) for edge in edges)]  # type: ignore[list-item]
                 box[own] = max(low, min(a for a, _ in asked)), min(high, max(b for _, b in asked))
             found[layer.name] = box
-            if all(low < high for low, high in box.values()):
-                for boxes in layer.part(box):
-                    for tensor, part in boxes:
-                        maker = self.network.maker.get(tensor)
-                        along = None if maker is None else next(iter(group & set(maker.axes)), None)
-                        if along in part:
-                            needed[tensor].append(part[along])
+            for tensor, part in self.reads(layer, box):
+                maker = self.network.maker.get(tensor)
+                along = None if maker is None else next(iter(group & set(maker.axes)), None)
+                if along in part:
+                    needed[tensor].append(part[along])
         return found
 
     def is_read_elsewhere(self, tensor: Tensor, inside: list[Layer]) -> bool:
-        return tensor.is_output or any(
-            reader not in inside for reader in self.network.readers.get(tensor, [])
+        return tensor.is_output or any(reader not in inside for reader in self.network.readers.get(tensor, []))
+
+    def reads(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
+        """Boxes of operands that a part of a layer needs; none where the part is empty."""
+        if all(low < high for low, high in span.values()):
+            for boxes in layer.part(span):
+                yield from ((tensor, of_leaves(box)) for tensor, box in boxes)
+
+    # ------------------------------------------------------------ rolling
+
+    def news(self, node: Loop, group: Class, inside: list[Layer], passes: list[Spans]) -> list[Fresh]:
+        """What is new of each tensor in each pass; notes what stays, and what all passes touch."""
+        found: list[dict[tuple[Tensor, Axis], tuple[int, int]]] = [{} for _ in passes]
+        for tensor in dict.fromkeys(t for layer in inside for t in (*operands_of(layer), layer.result)):
+            for axis in tensor.axes:
+                if self.changes(group, inside, tensor, axis):
+                    made, read = zip(*(self.along(inside, tensor, axis, spans) for spans in passes), strict=True)
+                    has = [own or seen for own, seen in zip(made, read, strict=True)]
+                    self._note_whole(node, tensor, axis, has)
+                    if node.halo is Halo.ROLLING:
+                        for k, new in enumerate(self._note_stays(node, tensor, axis, has, list(read))):
+                            found[k][tensor, axis] = new
+        return list(found)
+
+    def changes(self, group: Class, inside: list[Layer], tensor: Tensor, axis: Axis) -> bool:
+        """Whether every layer inside that uses the tensor moves along the axis from pass to pass."""
+        users = [layer for layer in inside if tensor is layer.result or tensor in operands_of(layer)]
+        return all(
+            axis in group if tensor is layer.result else group & self.moved_by(layer, tensor).get(axis, set())
+            for layer in users
         )
 
-    def sequence(self, node: Sequence, spans: Spans, held: _Held) -> None:
-        if node.subsets:
-            raise PlanError("a sequence on subsets: only children in order are counted")
-        for k, child in enumerate(node.children):
-            boxes, size = dict(held.boxes), held.bytes
-            for resident in node.residents:
-                if not resident.first <= k <= resident.last:
-                    continue
-                tensor = self.tensors[resident.tensor]
-                box = self.box_of(tensor, node, resident, spans)
-                if box is None:
-                    continue
-                boxes[tensor] = box
-                if not resident.storage_of:
-                    size += bytes_of(tensor, box)
-                if k == resident.first and tensor not in self.made_in(child):
-                    self.counted.read_bytes += bytes_of(tensor, box)
-            self.visit(child, spans, _Held(boxes, size))
-            for resident in node.residents:
-                tensor = self.tensors[resident.tensor]
-                if (
-                    k == resident.first
-                    and tensor in boxes
-                    and tensor in self.made_in(child)
-                    and self.leaves(tensor, node, resident)
-                ):
-                    self.counted.write_bytes += bytes_of(tensor, boxes[tensor])
+    def moved_by(self, layer: Layer, tensor: Tensor) -> dict[Axis, set[Axis]]:
+        """Axes of a layer on which positions of each axis of an operand depend."""
+        if (layer, tensor) not in self._moved_by:
+            found: dict[Axis, set[Axis]] = defaultdict(set)
+            for operand in layer.operands:
+                for piece in operand.pieces if not operand.is_all else ():
+                    for axis, position in piece.by_leaf if piece.tensor is tensor else ():
+                        found[axis] |= set() if position is None else {own for own, _ in position.refined().terms}
+            self._moved_by[layer, tensor] = found
+        return self._moved_by[layer, tensor]
 
-    def made_in(self, child: Node) -> set[Tensor]:
-        return {self.layers[name].result for name in layers_in(child)}
+    def along(
+        self, inside: list[Layer], tensor: Tensor, axis: Axis, spans: Spans
+    ) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        """Positions of an axis that are made in a pass, and those that are read."""
+        made, read = None, None
+        for layer in inside:
+            span = spans[layer.name]
+            if layer.result is tensor and all(low < high for low, high in span.values()):
+                made = span.get(axis, (0, axis.extent))
+            for other, box in self.reads(layer, span):
+                if other is tensor:
+                    low, high = box[axis]
+                    read = (min(low, read[0]), max(high, read[1])) if read else (low, high)
+        return made, read
+
+    def _note_whole(self, node: Loop, tensor: Tensor, axis: Axis, has: list[tuple[int, int] | None]) -> None:
+        touched = [each for each in has if each]
+        if touched:
+            own = self.wholes[id(node), tensor]
+            extent = max(high for _, high in touched) - min(low for low, _ in touched)
+            own[axis] = max(own.get(axis, 0), extent)
+
+    def _note_stays(
+        self, node: Loop, tensor: Tensor, axis: Axis, has: list[tuple[int, int] | None],
+        read: list[tuple[int, int] | None],
+    ) -> Iterator[tuple[int, int]]:  # fmt: skip
+        """What is new in each pass."""
+        come = min((own[0] for own in has if own), default=0)
+        for k, own in enumerate(has):
+            oldest = min((later[0] for later in read[k:] if later), default=come)
+            if come > oldest:
+                _, most = self.stays.get((id(node), tensor), (axis, 0))
+                self.stays[id(node), tensor] = axis, max(most, come - oldest)
+            yield (max(own[0], come), max(own[1], come)) if own else (come, come)
+            come = max(come, own[1]) if own else come
+
+    # ------------------------------------------------------------ residents
+
+    def sequence(self, node: Sequence, spans: Spans, fresh: Fresh, held: Held) -> None:
+        if node.subsets:
+            raise PlanError("a sequence on subsets: only children in order are counted", node)
+        for k, child in enumerate(node.children):
+            here, made = dict(held), set(self.made_in(child))
+            for resident in node.residents:
+                if resident.memory != "sram" or resident.sharded:
+                    where = f"resident {resident.tensor} in {resident.memory} {resident.sharded}"
+                    raise PlanError(f"{where}: only SRAM of one cluster is counted", resident)
+                if resident.first <= k <= resident.last:
+                    tensor = self.tensors[resident.tensor]
+                    if resident.part is None:
+                        here[tensor] = ()
+                    elif here.get(tensor) != ():
+                        here[tensor] = (*here.get(tensor, ()), resident.part)
+            begin = [(r, self.tensors[r.tensor]) for r in node.residents if r.first == k]
+            boxes = [(r, t, box) for r, t in begin if (box := self.new_box(t, node, r, spans, fresh))]
+            for resident, tensor, box in boxes:
+                self._note(id(resident), tensor, box)
+                if tensor not in made or self.is_begun(tensor, box):
+                    self.counted.read_bytes += self.left_bytes(tensor, box, held.get(tensor))
+            self.visit(child, spans, fresh, here)
+            for resident, tensor, box in boxes:
+                if tensor in made and self.leaves(tensor, node, resident):
+                    self.begun.add((tensor, tuple(box.values())))
+                    self.counted.write_bytes += self.left_bytes(tensor, box, held.get(tensor))
+
+    def new_box(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans, fresh: Fresh) -> Box:
+        """What of a tensor its maker and readers here touch for the first time; empty where they touch nothing."""
+        found: Box = {}
+        for child in node.children[resident.first : resident.last + 1]:
+            for name in layers_in(child):
+                for other, box in self.touched(self.layers[name], spans[name]):
+                    for axis, (low, high) in box.items() if other is tensor else ():
+                        a, b = found.get(axis, (low, high))
+                        found[axis] = min(a, low), max(b, high)
+        for axis, (low, high) in found.items():
+            first, stop = fresh.get((tensor, axis), (low, high))
+            found[axis] = max(low, first), min(high, stop)
+        part = resident.part
+        if part is not None and found:
+            axis = next(a for a in found if a.name == part.axis)
+            found[axis] = max(found[axis][0], part.start), min(found[axis][1], part.stop)
+        return found if all(low < high for low, high in found.values()) else {}
+
+    def touched(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
+        if all(low < high for low, high in span.values()):
+            yield from self.reads(layer, span)
+            yield layer.result, {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
+
+    def left_bytes(self, tensor: Tensor, box: Box, held: tuple[Part, ...] | None) -> int:
+        """Bytes of a box that does not lie in SRAM already."""
+        return 0 if held == () else bytes_of(tensor, _without(box, held or ()))
+
+    def made_in(self, child: Node) -> Iterator[Tensor]:
+        return (self.layers[name].result for name in layers_in(child))
 
     def leaves(self, tensor: Tensor, node: Sequence, resident: Resident) -> bool:
         """Whether somebody outside the residency wants the tensor."""
-        names = {
-            name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)
-        }
+        names = {name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)}
         return tensor.is_output or any(
             reader.name not in names for reader in self.network.readers.get(tensor, [])
         )
 
-    def box_of(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans) -> Box | None:
-        """What of a tensor its maker and readers here touch; None where none does in this pass."""
-        found: Box | None = None
-        for name in (
-            n for child in node.children[resident.first : resident.last + 1] for n in layers_in(child)
-        ):
-            for other, box in self.touched(self.layers[name], spans[name]):
-                if other is tensor:
-                    found = found or {}
-                    for axis, (low, high) in box.items():
-                        a, b = found.get(axis, (low, high))
-                        found[axis] = min(a, low), max(b, high)
-        if resident.part is not None and found is not None:
-            axis = next(a for a in found if a.name == resident.part.axis)
-            low, high = found[axis]
-            found[axis] = max(low, resident.part.start), min(high, resident.part.stop)
-        return found
-
-    def touched(self, layer: Layer, span: Box) -> Iterable[tuple[Tensor, Box]]:
-        if any(low >= high for low, high in span.values()):
-            return
-        for boxes in layer.part(span):
-            yield from ((tensor, of_leaves(box)) for tensor, box in boxes)
-        yield layer.result, {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
+    def is_begun(self, tensor: Tensor, box: Box) -> bool:
+        return (tensor, tuple(box.values())) in self.begun
 
     # ------------------------------------------------------------ layers
 
-    def compute(self, node: Compute, spans: Spans, held: _Held) -> None:
+    def own(self, node: Compute, held: Iterable[Tensor]) -> list[Tensor]:
+        """What layers of a compute hand each other, and nobody else wants."""
         group = [self.layers[name] for name in node.layers]
-        own = {
+        return [
             layer.result for layer in group
-            if not self.is_read_elsewhere(layer.result, group) and layer.result not in held.boxes
-        }  # fmt: skip
-        for each in node.sums:
-            if ELEMENTS[each.element] != self.tensors[each.tensor].element_bits:
-                raise PlanError(f"sum {each.tensor} as {each.element}: only its own type is counted", node)
-        alive: dict[Tensor, int] = {}
-        for k, layer in enumerate(group):
-            span = spans[layer.name]
+            if not self.is_read_elsewhere(layer.result, group) and layer.result not in held
+        ]  # fmt: skip
+
+    def compute(self, node: Compute, spans: Spans, held: Held) -> None:
+        own = set(self.own(node, held))
+        for name in node.layers:
+            layer, span = self.layers[name], spans[name]
             if any(low >= high for low, high in span.values()):
                 continue
-            self.counted.points[layer.name] += math.prod(
+            self.counted.points[name] += math.prod(
                 high - low for low, high in (span.get(axis, (0, axis.extent)) for axis in layer.axes)
             )
-            streamed = 0
             for tensor, box in self.touched(layer, span):
-                size = bytes_of(tensor, box)
                 if tensor in own:
-                    alive[tensor] = max(alive.get(tensor, 0), size)
-                elif tensor not in held.boxes or not _holds(held.boxes[tensor], box):
-                    left = (
-                        size - bytes_of(tensor, _common(held.boxes[tensor], box))
-                        if tensor in held.boxes
-                        else size
-                    )
-                    self.move(layer, tensor, box, left)
-                    streamed += SLICE_COPIES * slice_bytes(tensor, box)
-            total = held.bytes + sum(alive.values()) + streamed
-            self.counted.sram_bytes = max(self.counted.sram_bytes, total)
-            for tensor in [
-                t for t in alive if not any(t in operands_of(later) for later in group[k + 1 :])
-            ]:
-                del alive[tensor]
+                    if tensor is layer.result:
+                        self._note(id(node), tensor, box)
+                elif held.get(tensor) != ():
+                    rest = _without(box, held.get(tensor, ()))
+                    self._note((id(node), name), tensor, rest)  # type: ignore[arg-type]
+                    self.move(layer, tensor, rest)
 
-    def move(self, layer: Layer, tensor: Tensor, box: Box, size: int) -> None:
+    def move(self, layer: Layer, tensor: Tensor, box: Box) -> None:
         """Loads of operands, stores of results; a sum that another pass has begun is read again."""
+        size = bytes_of(tensor, box)
         if tensor is not layer.result:
             self.counted.read_bytes += size
             return
         self.counted.write_bytes += size
-        part = tensor, tuple(box.values())
-        if part in self.begun:
+        if self.is_begun(tensor, box):
             self.counted.read_bytes += size
-        self.begun.add(part)
+        self.begun.add((tensor, tuple(box.values())))
+
+    def _note(self, place: int, tensor: Tensor, box: Box) -> None:
+        most = self.extents.setdefault((place, tensor), {})
+        for axis, (low, high) in box.items():
+            most[axis] = max(most.get(axis, 0), high - low)
 
 
-def _rolled(
-    here: dict[str, Box], group: Class, layers: Mapping[str, Layer], last: dict[str, int]
-) -> dict[str, Box]:
+class _Occupancy:
+    """The most bytes of SRAM at a time, of buffers that a walk has measured."""
+
+    def __init__(self, walk: _Walk) -> None:
+        self.walk = walk
+        self.held: list[Tensor] = []
+
+    def peak(self, node: Node, loops: tuple[Loop, ...]) -> int:
+        match node:
+            case Compute():
+                return self.compute(node, loops)
+            case Loop():
+                return self.peak(node.body, (*loops, node)) + self.staying(node, (*loops, node), node.body, ())
+            case Sequence():
+                return max(self.child(node, k, loops) for k in range(len(node.children)))
+
+    def child(self, node: Sequence, k: int, loops: tuple[Loop, ...]) -> int:
+        here = [r for r in node.residents if r.first <= k <= r.last]
+        size = sum(self.tile(id(r), self.walk.tensors[r.tensor]) for r in here if not r.storage_of)
+        names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
+        self.held += names
+        found = size + self.peak(node.children[k], loops)
+        del self.held[len(self.held) - len(names) :]
+        return found
+
+    def tile(self, place: int, tensor: Tensor) -> int:
+        extents = self.walk.extents.get((place, tensor))
+        return 0 if extents is None else _bytes(tensor, extents.values())
+
+    def staying(self, loop: Loop, loops: tuple[Loop, ...], node: Node, held: tuple[Tensor, ...]) -> int:
+        """Bytes that stay from pass to pass of a rolling loop, of all that lies in SRAM below it."""
+        if loop.halo is not Halo.ROLLING:
+            return 0
+        match node:
+            case Compute():
+                places = [(id(node), tensor) for tensor in self.walk.own(node, {*self.held, *held})]
+                return sum(self.beside(loop, loops, place, tensor) for place, tensor in places)
+            case Loop():
+                return self.staying(loop, (*loops, node), node.body, held)
+            case Sequence():
+                total = 0
+                for r in node.residents:
+                    total += self.beside(loop, loops, id(r), self.walk.tensors[r.tensor])
+                for k, child in enumerate(node.children):
+                    here = tuple(self.walk.tensors[r.tensor] for r in node.residents if r.first <= k <= r.last)
+                    total += self.staying(loop, loops, child, (*held, *here))
+                return total
+
+    def beside(self, loop: Loop, loops: tuple[Loop, ...], place: int, tensor: Tensor) -> int:
+        """Bytes of what stays of one tensor: loops inside this one leave the whole width of it."""
+        axis, stays = self.walk.stays.get((id(loop), tensor), (None, 0))
+        extents = dict(self.walk.extents.get((place, tensor), {}))
+        if axis is None or not extents:
+            return 0
+        for inner in loops[loops.index(loop) + 1 :]:
+            extents |= self.walk.wholes.get((id(inner), tensor), {})
+        extents[axis] = stays
+        return _bytes(tensor, extents.values())
+
+    def compute(self, node: Compute, loops: tuple[Loop, ...]) -> int:
+        walk, most = self.walk, 0
+        group = [walk.layers[name] for name in node.layers]
+        own, wide = walk.own(node, self.held), {each.tensor: ELEMENTS[each.element] for each in node.sums}
+        sizes = {t: self.tile(id(node), t) * max(wide.get(t.name, 0), t.element_bits) // t.element_bits for t in own}
+        place = {layer.name: k for k, layer in enumerate(group)}
+        first = {t: place[walk.network.maker[t].name] for t in own}
+        last = {t: max(place[reader.name] for reader in walk.network.readers[t]) for t in own}
+        for k, layer in enumerate(group):
+            alive = sum(size for t, size in sizes.items() if first[t] <= k <= last[t])
+            if layer.storage_of is not None and layer.result in sizes:
+                (old, *others) = [piece.tensor for piece in layer.operands[layer.storage_of].pieces]
+                if not others and old in sizes and last[old] == k:
+                    alive -= min(sizes[old], sizes[layer.result])
+            most = max(most, alive + self.streamed(node, layer))
+        return most
+
+    def streamed(self, node: Compute, layer: Layer) -> int:
+        """Bytes of slices along the one axis that takes the fewest; what has not the axis lies there whole."""
+        moved = {
+            tensor: extents for tensor in dict.fromkeys((*operands_of(layer), layer.result))
+            if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))  # type: ignore[call-overload]
+        }  # fmt: skip
+        links = {tensor: _plain_links(layer, tensor) for tensor in moved}
+        ways = []
+        for axis in (*layer.axes, None):
+            total = 0
+            for tensor, extents in moved.items():
+                size, own = _bytes(tensor, extents.values()), links[tensor].get(axis)
+                extent = 0 if own is None else extents[own]
+                total += size if own is None else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
+            ways.append(total)
+        return min(ways)
+
+
+def _plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:
+    """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""
+    if tensor is layer.result:
+        return {axis: axis for axis in tensor.axes}
+    links = (found for operand in layer.operands for other, found in operand.links() if other is tensor)
+    return {link.axis: own for found in links for own, link in found.items() if link and link.is_plain}
+
+
+def _rolled(here: dict[str, Box], group: Class, layers: Mapping[str, Layer], last: dict[str, int]) -> dict[str, Box]:
     """The ranges without what earlier passes have made."""
     found = {}
     for name, box in here.items():
-        own = next(iter(group & set(layers[name].result.axes)), None)
+        own = next(iter(group & set(layers[name].axes)), None)
         if own is not None and own in box:
             low, high = box[own]
             box = {**box, own: (max(low, last.get(name, low)), high)}
             last[name] = max(high, last.get(name, high))
         found[name] = box
     return found
+
+
+def _without(box: Box, parts: Iterable[Part]) -> Box:
+    """A box without parts that lie at its beginning or end."""
+    found = dict(box)
+    for part in parts:
+        axis = next(a for a in found if a.name == part.axis)
+        low, high = found[axis]
+        if part.start <= low:
+            found[axis] = max(low, min(part.stop, high)), high
+        elif part.stop >= high:
+            found[axis] = low, min(high, max(part.start, low))
+    return found
+
+
+def bytes_of(tensor: Tensor, box: Box) -> int:
+    return _bytes(tensor, (max(0, high - low) for low, high in box.values()))
+
+
+def _bytes(tensor: Tensor, extents: Iterable[int]) -> int:
+    return -(-math.prod(extents) * tensor.element_bits // 8)
 
 
 def of_leaves(box: Box) -> Box:
@@ -265,24 +467,3 @@ def of_leaves(box: Box) -> Box:
         rest = (low % inner.extent, (high - 1) % inner.extent + 1) if first == last else (0, inner.extent)
         found |= of_leaves({outer: (first, last + 1), inner: rest})
     return found
-
-
-def bytes_of(tensor: Tensor, box: Box) -> int:
-    return -(-math.prod(high - low for low, high in box.values()) * tensor.element_bits // 8)
-
-
-def slice_bytes(tensor: Tensor, box: Box) -> int:
-    """Bytes of a slice along the longest axis."""
-    longest = max((high - low for low, high in box.values()), default=1)
-    return -(-bytes_of(tensor, box) * min(SLICE, longest) // longest)
-
-
-def _holds(outer: Box, inner: Box) -> bool:
-    return all(a in outer and outer[a][0] <= low and high <= outer[a][1] for a, (low, high) in inner.items())
-
-
-def _common(a: Box, b: Box) -> Box:
-    return {
-        axis: (max(low, a[axis][0]), max(max(low, a[axis][0]), min(high, a[axis][1])))
-        for axis, (low, high) in b.items()
-    }

@@ -16,7 +16,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.passes.plan.tree.spans import Extents, Ints, Reads
 
 GRAIN = 16
-"""Steps along axes of weights are multiples of this: channels or lines of a matrix unit."""
+"""Steps along axes of weights, and of sums of products, are multiples of this: channels or lines of a matrix unit."""
 COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 """Numbers of passes that are tried: about a quarter more each."""
 
@@ -123,7 +123,8 @@ def steps_of(interval: Interval, group: Class, extents: Extents, most: int) -> l
     """Candidate steps along a class's reference axis, from the largest."""
     extent = extents[interval.reference(group)]
     of_weights = any(axis in group for t in interval.touched if t.kind is Kind.WEIGHT for axis in t.axes)
-    grain = GRAIN if of_weights and extent > GRAIN else 1
+    is_summed = any(axis in group for layer in interval.layers if layer.macs for axis in layer.combine)
+    grain = GRAIN if (of_weights or is_summed) and extent > GRAIN else 1
     found: dict[int, None] = {}
     for count in (*COUNTS, extent):
         if count <= extent:

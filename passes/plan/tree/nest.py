@@ -102,15 +102,19 @@ class Nest:
     @cached_property
     def slices(self) -> Floats:
         """Bytes of slices, of tensors that are streamed."""
-        interior, (border, tile) = self.interior, self.buffers
-        found = np.zeros_like(tile)
+        interior, count = self.interior, self.index.shape[1]
+        found = np.zeros((len(interior.tensors), count))
+        shares = [
+            np.where(own.changes[:, None], (own.new + own.beside) / own.whole[:, None], 1.0) for own in self.along
+        ]
         for k, axes in enumerate(interior.streams):
             if axes is not None:
-                extent = np.full(tile.shape[1], interior.extents[axes[1]])
+                extent = np.full(count, interior.extents[axes[1]])
                 for level, index in zip(self.levels, self.index, strict=True):
                     here = level.extent(interior.first_user[k], axes[0])
                     extent = extent if here is None else here[index]
-                found[k] = border[k] + tile[k] * np.minimum(1.0, SLICE_COPIES * SLICE / extent)
+                box = interior.sizes[k] * math.prod((share[k] for share in shares), start=np.ones(count))
+                found[k] = box * np.minimum(1.0, SLICE_COPIES * SLICE / extent)
         return found
 
     @cached_property

@@ -109,9 +109,8 @@ class Passes:
         made = self.made[users[0]] if is_made and axis in self.cut.group else None
         if made is None and (is_made or not uses):
             return None
-        if any(layer not in uses and layer.result is not tensor for layer in users):  # needs all of it in each pass
-            extent = np.full(len(self.counts), self.extents[axis])
-            return self.extents[axis], extent, 0, extent, extent * self.counts
+        if any(layer not in uses and layer.result is not tensor for layer in users):
+            return None  # one of them needs all of it in each pass
         read = None
         for span in uses.values():
             read = span if read is None else read.joined(span)

@@ -193,6 +193,8 @@ class _Trace:
         found, steps = dict[int, tuple[int, float, int]](), []
         for number in np.flatnonzero(prices.outside & (shares < 1.0)).tolist():
             start = 0 if nest.interior.streams[number] is not None else 1
+            same = [sizes[way, number, k] == sizes[start, number, k] for way in range(len(depths))]
+            start = max(way for way in range(len(depths)) if way == start or (start and same[way]))
             found[number] = depths[start], 0.0, 0
             left -= float(prices.size[number, 0])
             for way, taken, saved in _hull(sizes[start:, number, k], moved[start:, number, k]):
