@@ -175,5 +175,5 @@ def _whole(position: Affine, extent: int) -> Dim | None:
         return None
     ordered = sorted(position.terms, key=lambda term: -term[1])
     axes = tuple(axis for axis, _ in ordered)
-    is_dense = [weight for weight in weights(axes).values()] == [coefficient for _, coefficient in ordered]
+    is_dense = weights(axes) == dict(ordered)
     return axes if is_dense and math.prod(a.extent for a in axes) == extent else None
