@@ -6,8 +6,10 @@ loop, or all of it before the loops.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,9 +19,9 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
 from frustum.passes.plan.tree.intervals import Interval
-from frustum.passes.plan.tree.passes import Passes
-from frustum.passes.plan.tree.prices import Floats, Prices
-from frustum.passes.plan.tree.spans import Extents
+from frustum.passes.plan.tree.passes import Along, Passes
+from frustum.passes.plan.tree.prices import Prices
+from frustum.passes.plan.tree.spans import Extents, Floats
 
 MOST_REPEATED = 2.0
 """Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
@@ -40,6 +42,8 @@ class Interior:
         users = [[place[user] for user in own.reads.users[t] if user in place] for t in self.tensors]
         self.first_user = [self.layers[found[0]] for found in users]
         self.streams = self._streams([len(found) == 1 for found in users])
+        self.is_streamed = np.array([axes is not None for axes in self.streams])
+        self._along: dict[Passes, Along] = {}
         self.alive = np.zeros((len(self.layers), len(self.tensors)))
         for k, found in enumerate(users):
             if not self.outside[k]:
@@ -54,9 +58,14 @@ class Interior:
             and users[own.numbers[old]][-1] == place[layer]
         )  # fmt: skip
 
-    def _streams(self, is_alone: list[bool]) -> list[tuple[Axis, Axis] | None]:
-        """Of each tensor that one layer alone uses the axis of the layer along which it is streamed, and its own: the
-        one that moves the most bytes of all that the layer streams."""
+    def along(self, passes: Passes) -> Along:
+        if passes not in self._along:
+            self._along[passes] = passes.along(self.streams)
+        return self._along[passes]
+
+    def _streams(self, is_alone: list[bool]) -> list[tuple[Layer, Axis, Axis] | None]:
+        """Of each tensor that one layer alone uses: the layer, the axis along which it streams (that which moves the
+        most bytes of all that it streams), and the tensor's."""
         bytes_of: dict[Layer, dict[Axis, float]] = {}
         plain = [self.reads.plain(layer, t) for layer, t in zip(self.first_user, self.tensors, strict=True)]
         for k, layer in enumerate(self.first_user):
@@ -67,79 +76,115 @@ class Interior:
             layer: max(found, key=lambda axis: (found[axis], self.extents[axis])) for layer, found in bytes_of.items()
         }
         return [
-            (best[layer], plain[k][best[layer]])
+            (layer, best[layer], plain[k][best[layer]])
             if self.outside[k] and is_alone[k] and best.get(layer) in plain[k] else None
             for k, layer in enumerate(self.first_user)
         ]  # fmt: skip
 
+    @cached_property
+    def work(self) -> Floats:
+        """Of each layer the points, times what one costs."""
+        extents = self.extents
+        return np.array(
+            [math.prod(extents[axis] for axis in k.axes) * max(k.macs, k.passes, 1) for k in self.layers], np.float64
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Way:
+    """An interval under these loops, outermost first; `index`, [loops, candidates]: which of the steps of each."""
+
+    levels: tuple[Passes, ...]
+    index: NDArray[np.int64]
+
+    @staticmethod
+    def of(*levels: Passes, stride: int = 1) -> Way:
+        """All steps of each loop, or some of them."""
+        chosen = [sorted({*range(0, len(level.counts), stride), len(level.counts) - 1}) for level in levels]
+        grid = np.meshgrid(*chosen, indexing="ij") if levels else [np.zeros(1, np.int64)][:0]
+        index = np.array([each.ravel() for each in grid], np.int64)
+        return Way(levels, index.reshape(len(levels), -1 if levels else 1))
+
+    def near(self, candidates: NDArray[np.intp]) -> Way:
+        """Steps that are the neighbours of those of some candidates, without themselves."""
+        sizes = [len(level.counts) for level in self.levels]
+        known = set(map(tuple, self.index.T.tolist()))
+        found = {
+            tuple(np.clip(np.add(at, move), 0, np.subtract(sizes, 1)).tolist())
+            for at in self.index.T[candidates] for move in itertools.product((-1, 0, 1), repeat=len(sizes))
+        }  # fmt: skip
+        return Way(self.levels, np.array(sorted(found - known), np.int64).reshape(-1, len(sizes)).T)
+
 
 class Nest:
-    """An interval under the loops of `levels`, outermost first, for all of their steps at once."""
+    """An interval under several ways of as many loops."""
 
-    def __init__(self, interior: Interior, levels: Sequence[Passes]) -> None:
-        self.interior, self.levels = interior, levels
-        shapes = [len(level.counts) for level in levels]
-        self.index: NDArray[np.int64] = (
-            np.indices(shapes).reshape(len(shapes), -1) if shapes else np.zeros((0, 1), np.int64)
-        )
-        """Of each candidate its place in the list of steps of every loop."""
-        self.counts = [level.counts[self.index[k]] for k, level in enumerate(levels)]
-        self.along = [level.along_all.at(self.index[k]) for k, level in enumerate(levels)]
+    def __init__(self, interior: Interior, ways: Sequence[Way]) -> None:
+        self.interior, self.ways = interior, ways
+        self.along = [
+            Along.joined([interior.along(way.levels[k]).at(way.index[k]) for way in ways])
+            for k in range(len(ways[0].levels))
+        ]
+        self.shape = len(interior.tensors), sum(way.index.shape[1] for way in ways)
+
+    def candidate(self, number: int) -> tuple[Way, int]:
+        """The way that a candidate is of, and its place there."""
+        for way in self.ways:
+            if number < way.index.shape[1]:
+                return way, number
+            number -= way.index.shape[1]
+        raise IndexError(number)
+
+    def of_way(self, number: int, candidates: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of some candidates that are of one way, by their places there."""
+        first = sum(way.index.shape[1] for way in self.ways[:number])
+        here = candidates - first
+        return here[(here >= 0) & (here < self.ways[number].index.shape[1])]
 
     @cached_property
     def buffers(self) -> tuple[Floats, Floats]:
         """Bytes that stay from pass to pass, and those of the tile of one pass, in the innermost body."""
-        shape = len(self.interior.tensors), self.index.shape[1]
-        rest = self.interior.sizes / math.prod((own.whole for own in self.along), start=np.ones(shape[0]))
-        border, tile, inner = np.zeros(shape), np.ones(shape), np.ones(shape[0])
+        rest = self.interior.sizes[:, None] / math.prod((own.whole for own in self.along), start=np.ones(self.shape))
+        border, tile, inner = np.zeros(self.shape), np.ones(self.shape), np.ones(self.shape)
         for k in range(len(self.along) - 1, -1, -1):
             own = self.along[k]
-            outer = math.prod((each.new for each in self.along[:k]), start=np.ones(shape))
-            border = border + own.beside * inner[:, None] * outer
+            outer = math.prod((each.new for each in self.along[:k]), start=np.ones(self.shape))
+            border = border + own.beside * inner * outer
             inner, tile = inner * own.whole, tile * own.new
-        return rest[:, None] * border, rest[:, None] * tile
+        return rest * border, rest * tile
 
     @cached_property
     def slices(self) -> Floats:
         """Bytes of slices, of tensors that are streamed."""
-        interior, count = self.interior, self.index.shape[1]
-        found = np.zeros((len(interior.tensors), count))
-        shares = [
-            np.where(own.changes[:, None], (own.new + own.beside) / own.whole[:, None], 1.0) for own in self.along
-        ]
-        for k, axes in enumerate(interior.streams):
-            if axes is not None:
-                extent = np.full(count, interior.extents[axes[1]])
-                for level, index in zip(self.levels, self.index, strict=True):
-                    here = level.extent(interior.first_user[k], axes[0])
-                    extent = extent if here is None else here[index]
-                box = interior.sizes[k] * math.prod((share[k] for share in shares), start=np.ones(count))
-                found[k] = box * np.minimum(1.0, SLICE_COPIES * SLICE / extent)
+        interior, is_streamed = self.interior, self.interior.is_streamed
+        found = np.zeros(self.shape)
+        box = interior.sizes[is_streamed, None]
+        extent = np.array([interior.extents[axes[2]] for axes in interior.streams if axes is not None])[:, None]
+        for own in self.along:
+            box = box * ((own.new + own.beside) / own.whole)[is_streamed]
+            extent = np.minimum(extent, own.slice[is_streamed])
+        if is_streamed.any():
+            found[is_streamed] = box * np.minimum(1.0, SLICE_COPIES * SLICE / extent)
         return found
 
     @cached_property
-    def ways(self) -> tuple[Floats, Floats]:
-        """Bytes of SRAM and of DRAM, [ways, tensors, candidates]: streamed, a tile in each body, all."""
-        interior = self.interior
-        shape = len(interior.tensors), self.index.shape[1]
-        ones, made = np.ones(shape), interior.is_made[:, None]
-        times, is_whole = ones, np.ones(shape, np.bool_)
-        streams, share = ones, ones
-        sizes, moved = [ones], [ones]
-        innermost = np.full(shape[0], -1)
+    def bytes(self) -> tuple[Floats, Floats]:
+        """SRAM and DRAM bytes, [ways, tensors, candidates]: streamed, a tile in each body from the innermost, all."""
+        interior, ones = self.interior, np.ones(self.shape)
+        made, times, is_whole = interior.is_made[:, None], ones, np.ones(self.shape, np.bool_)
+        streams, share, sizes, moved = ones, ones, [ones], [ones]
+        tile = sum(self.buffers) / interior.sizes[:, None]  # type: ignore[operator]
+        innermost = np.full(self.shape, -1)
         for k, own in enumerate(self.along):
             innermost = np.where(own.changes, k, innermost)
-        for k, (own, count) in enumerate(zip(self.along, self.counts, strict=True)):
-            changes, whole = own.changes[:, None], own.whole[:, None]
-            times = times * np.where(changes, own.loaded / whole, count[None, :])
-            streams = streams * np.where(changes, own.streamed / whole, count[None, :])
-            is_whole = is_whole & changes
-            share = share * np.where(changes, (own.new + own.beside) / whole, 1.0)
-            tile = sum(self.buffers) / interior.sizes[:, None]  # type: ignore[operator]
-            here = np.where((innermost == k)[:, None], tile, share)
-            sizes.append(np.where(changes, here, sizes[-1]))
-            moved.append(np.where(changes, self._with_sums(times, made, is_whole), moved[-1]))
-        is_streamed = np.array([axes is not None for axes in interior.streams])[:, None]
+        for k, own in enumerate(self.along):
+            times = times * np.where(own.changes, own.loaded / own.whole, own.counts)
+            streams = streams * np.where(own.changes, own.streamed / own.whole, own.counts)
+            is_whole = is_whole & own.changes
+            share = share * (own.new + own.beside) / own.whole
+            sizes.append(np.where(own.changes, np.where(innermost == k, tile, share), sizes[-1]))
+            moved.append(np.where(own.changes, self._with_sums(times, made, is_whole), moved[-1]))
+        is_streamed = interior.is_streamed[:, None]
         sizes.append(np.where(is_streamed, 0.0, sizes[-1]))
         moved.append(np.where(is_streamed, self._with_sums(streams, made, is_whole), moved[-1]))
         bytes_ = interior.sizes[None, :, None]
@@ -153,7 +198,7 @@ class Nest:
     def prices(self) -> Prices:
         """What the candidates cost, without their loops."""
         interior, outside = self.interior, self.interior.outside[:, None]
-        sizes, moved = self.ways
+        sizes, moved = self.bytes
         taken = list(np.maximum(np.diff(sizes, axis=0), NO_BYTES))
         saved = list(np.maximum(-np.diff(moved, axis=0), 0.0))
         for k in range(len(taken) - 1):  # a step behind a worse one is taken with it
@@ -172,12 +217,6 @@ class Nest:
 
     def _repeated(self) -> Floats:
         """Infinite where too much is computed again."""
-        interior, work, again = self.interior, 0.0, np.zeros(self.index.shape[1])
-        for layer in interior.layers:
-            points = math.prod(interior.extents[axis] for axis in layer.axes) * max(layer.macs, layer.passes)
-            factor = math.prod(
-                (level.repeats(layer)[index] for level, index in zip(self.levels, self.index, strict=True)),
-                start=np.ones(self.index.shape[1]),
-            )
-            work, again = work + points, again + factor * points
-        return np.where(again > MOST_REPEATED * max(work, 1.0), np.inf, 0.0)
+        factor = math.prod((own.repeats for own in self.along), start=np.ones((len(self.interior.layers), 1)))
+        again = np.broadcast_to(self.interior.work @ factor, self.shape[1:])
+        return np.where(again > MOST_REPEATED * self.interior.work.sum(), np.inf, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,18 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.passes.plan.tree.intervals import Cut, Interval
-from frustum.passes.plan.tree.spans import Extents, Ints, Span, settled
+from frustum.passes.plan.tree.spans import Extents, Floats, Ints, Span, settled
 
 
 @dataclass(frozen=True, eq=False)
 class Along:
-    """Tensors along one class, [tensors, candidates].
+    """Tensors along one class, [tensors, candidates]; or along a class of each candidate's own.
 
-    `changes`: whether passes change what is needed of it; of others nothing else counts.  `whole`: positions in all,
-    [tensors]; `new`: at most in one pass; `beside`: of those of earlier passes that stay; `loaded`: in all passes
-    together into a buffer that moves; `streamed`: by the first user, which has no buffer.
+    `changes`: whether passes change what is needed of a tensor; of others nothing else counts.  `whole`: positions in
+    all; `new`: at most in one pass; `beside`: of those of earlier passes that stay; `loaded`: in all passes together
+    into a buffer that moves; `streamed`: by the first user, which has no buffer; `slice`: of the axis along which it is
+    streamed, in one pass.  `counts`: passes, [candidates]; `repeats`, [layers, candidates]: how often as much a layer
+    does as it would do at once.
     """
 
     changes: NDArray[np.bool_]
@@ -30,25 +32,32 @@ class Along:
     beside: Ints
     loaded: Ints
     streamed: Ints
+    slice: Ints
+    counts: Ints
+    repeats: Floats
 
-    def at(self, index: NDArray[np.intp]) -> Along:
+    def at(self, index: NDArray[np.int64]) -> Along:
         """Of these candidates."""
-        new, beside, loaded, streamed = (each[:, index] for each in (self.new, self.beside, self.loaded, self.streamed))
-        return Along(self.changes, self.whole, new, beside, loaded, streamed)
+        return Along(*(getattr(self, each.name)[..., index] for each in fields(self)))
+
+    @staticmethod
+    def joined(parts: Sequence[Along]) -> Along:
+        """Candidates of several classes."""
+        return Along(*(np.concatenate([getattr(p, each.name) for p in parts], axis=-1) for each in fields(Along)))
 
 
 class Passes:
     """Of layers in order, in one cut."""
 
     def __init__(self, own: Interval, cut: Cut, extents: Extents) -> None:
-        self.reads, self.layers, self.cut, self.extents = own.reads, own.layers, cut, extents
+        self.reads, self.layers, self.tensors = own.reads, own.layers, own.touched
+        self.cut, self.extents = cut, extents
         self.counts = cut.passes
         self.made: dict[Layer, Span | None] = {}
         """Along the layer's axis of the class; None: it has none, and is repeated."""
         self._uses: dict[tuple[Tensor, Axis], dict[Layer, Span]] = {}
         self._proportions: dict[int, Span] = {}
         self._find(own.outside)
-        self.along_all = self._along(own.touched)
 
     def _find(self, outside: Collection[Tensor]) -> None:
         asked: dict[tuple[Tensor, Axis], Span] = {}
@@ -82,11 +91,12 @@ class Passes:
 
     # ------------------------------------------------------------ tensors
 
-    def _along(self, tensors: Sequence[Tensor]) -> Along:
-        shape = len(tensors), len(self.counts)
-        changes, whole = np.zeros(shape[0], np.bool_), np.ones(shape[0], np.int64)
-        new, beside, loaded, streamed = (np.full(shape, value) for value in (1, 0, 1, 1))
-        for k, tensor in enumerate(tensors):
+    def along(self, streams: Sequence[tuple[Layer, Axis, Axis] | None]) -> Along:
+        """`streams`: of each tensor the layer that streams it, along which of its axes, and the tensor's."""
+        shape = len(self.tensors), len(self.counts)
+        changes, slices = np.zeros(shape[0], np.bool_), np.ones(shape, np.int64)
+        whole, new, beside, loaded, streamed = (np.full(shape, value) for value in (1, 1, 0, 1, 1))
+        for k, tensor in enumerate(self.tensors):
             for axis in tensor.axes:
                 found = self._of_axis(tensor, axis)
                 if found is None:
@@ -99,7 +109,12 @@ class Passes:
                 else:
                     new[k], beside[k], loaded[k], streamed[k] = tile, stays, total, stream
                 changes[k], whole[k] = True, whole[k] * full
-        return Along(changes, whole, new, beside, loaded, streamed)
+            if (axes := streams[k]) is not None:
+                made = self.made[axes[0]] if axes[1] in self.cut.group else None
+                slices[k] = self.extents[axes[2]] if made is None else np.maximum(made.most, 1)
+        changes_all = np.broadcast_to(changes[:, None], shape)
+        repeats = np.array([self._repeats(layer) for layer in self.layers])
+        return Along(changes_all, whole, new, beside, loaded, streamed, slices, self.counts, repeats)
 
     def _of_axis(self, tensor: Tensor, axis: Axis) -> tuple[int, Ints, Ints | int, Ints, Ints] | None:
         """Of one axis of a tensor: whole, new, beside, loaded, streamed; None: no pass changes it."""
@@ -124,12 +139,6 @@ class Passes:
         news = read.news
         return read.whole, news.most, np.minimum(read.beside(read), read.whole - news.most), news.total, stream
 
-    def repeats(self, layer: Layer) -> Ints | NDArray[np.float64]:
-        """How often as much a layer does as it would do at once."""
+    def _repeats(self, layer: Layer) -> Ints | Floats:
         made = self.made[layer]
         return self.counts if made is None else made.total / max(1, made.whole)
-
-    def extent(self, layer: Layer, axis: Axis) -> Ints | None:
-        """Positions of a layer's axis in one pass; None: every pass has all of them."""
-        made = self.made[layer] if axis in self.cut.group else None
-        return None if made is None else np.maximum(made.most, 1)

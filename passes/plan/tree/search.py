@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -22,17 +22,15 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.passes.plan.tree.forest import LEVELS, Forest, Record, shifted
 from frustum.passes.plan.tree.intervals import Interval, cut_of, steps_of
-from frustum.passes.plan.tree.nest import Interior, Nest
+from frustum.passes.plan.tree.nest import Interior, Nest, Way
 from frustum.passes.plan.tree.passes import Passes
 from frustum.passes.plan.tree.prices import Chosen, Floats, Prices
 from frustum.passes.plan.tree.spans import Extents, Reads
 
-LEVELS = 64
 NEAR = 1.02
 """A nest within 2 % of the best one may be the best where other tensors are in SRAM already. 2026-11-28."""
-Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
-"""Tensors that lie in SRAM, and the share of each, in the order in which they came."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,8 @@ class Limits:
     """Of SRAM, that a part of one tensor may take."""
 
 
+MOST_ABOVE = 3
+"""Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
 NARROW: dict[str, Any] = {"longest": 8, "states": 4, "news": 1, "shares": (), "depth": 0}
 """Of the search that bounds the others."""
 
@@ -77,36 +77,6 @@ class LoopWay:
     once: float
 
 
-@dataclass
-class Step:
-    """A unit of a forest, from one state to another one."""
-
-    first: int
-    kept: Kept
-    new: Kept
-    storage: dict[Tensor, Tensor]
-    size: float
-    resident: dict[Tensor, float]
-    curve: Floats
-
-
-@dataclass
-class Record:
-    """What a forest tried, for the one who traces its best plan."""
-
-    cuts: list[dict[Kept, Floats]] = field(default_factory=list)
-    steps: dict[tuple[int, Kept], list[Step]] = field(default_factory=dict)
-
-
-def shifted(curve: Floats, levels: int) -> Floats:
-    """The curve where so many levels of SRAM are taken."""
-    if levels <= 0:
-        return curve
-    found = np.full_like(curve, np.inf)
-    found[levels:] = curve[: max(0, len(curve) - levels)]
-    return found
-
-
 class Search:
     """Of one network in a memory of `capacity` bytes.  `curve`: the fewest DRAM bytes for each of its 64 shares; exact
     for those that are `wanted`, no fewer than that for the others."""
@@ -125,6 +95,7 @@ class Search:
         self.users = {t: [number[layer] for layer in users] for t, users in self.reads.users.items()}
         self._intervals: dict[tuple[int, int], Interval] = {}
         self._curves: dict[object, Floats] = {}
+        self._bounded: dict[object, tuple[Floats | None, Floats]] = {}
         self._good: dict[object, Prices] = {}
         self.looked_at = 0
 
@@ -133,29 +104,17 @@ class Search:
         """The fewest DRAM bytes of the network for every share of SRAM."""
         return self.root(None).curve()
 
-    def root(self, record: Record | None) -> _Forest:
-        most = self.most[self.wanted] * (1 + 1e-9)
-        return _Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, most)
-
-    @cached_property
-    def least_after(self) -> list[float]:
-        """DRAM bytes of what layers from each on are the first to read, or make as outputs."""
-        found = [0.0] * (len(self.layers) + 1)
-        for tensor, users in self.users.items():
-            if not users:
-                continue
-            size = self.size(tensor, self.extents)
-            is_made = self.layers[users[0]].result is tensor
-            for k in range(users[0] + 1):
-                found[k] += size if not is_made or tensor.is_output else 0.0
-        return found
+    def root(self, record: Record | None) -> Forest:
+        most = np.full(LEVELS + 1, -np.inf)
+        most[self.wanted] = self.most[self.wanted]
+        return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, most)
 
     @cached_property
     def most(self) -> Floats:
         """What a narrow search finds: no better plan is worse."""
         narrow = replace(self.limits, **NARROW)
         wide, self.limits = self.limits, narrow
-        found = _Forest(self, 0, len(self.layers), self.extents, {}, 0, None).curve()
+        found = Forest(self, 0, len(self.layers), self.extents, {}, 0, None).curve()
         self.limits = wide
         return found
 
@@ -181,10 +140,8 @@ class Search:
 
     # ------------------------------------------------------------ nests
 
-    def nests(self, own: Interval, extents: Extents) -> Iterator[Nest]:
-        """All nests of the layers, each for all of its steps at once."""
-        interior = Interior(own, extents)
-        yield Nest(interior, ())
+    def ways(self, own: Interval, extents: Extents) -> list[list[Way]]:
+        """Under no loop, under one, under two: each with all steps."""
         levels, longest = dict[tuple[Class, bool], Passes](), dict[Class, int]()
         for group, is_windowed in own.classes:
             steps = steps_of(own, group, extents, self.limits.steps)
@@ -192,16 +149,16 @@ class Search:
                 cut = cut_of(own, group, steps, extents, is_rolling=is_windowed)
                 levels[group, is_windowed] = Passes(own, cut, extents)
                 longest[group] = extents[own.reference(group)]
-                yield Nest(interior, (levels[group, is_windowed],))
         pairs = sorted(levels, key=lambda each: -longest[each[0]])[: self.limits.paired]
+        found = [[Way.of()], [Way.of(passes) for passes in levels.values()], []]
         for outer, inner in itertools.permutations(pairs, 2):
-            yield Nest(interior, (levels[outer], levels[inner]))
+            found[2].append(Way.of(levels[outer], levels[inner]))
             if outer[1]:
                 again = outer[0], False
                 if again not in levels:
-                    cut = levels[outer].cut
-                    levels[again] = Passes(own, replace(cut, is_rolling=False), extents)
-                yield Nest(interior, (levels[again], levels[inner]))
+                    levels[again] = Passes(own, replace(levels[outer].cut, is_rolling=False), extents)
+                found[2].append(Way.of(levels[again], levels[inner]))
+        return [some for some in found if some]
 
     def nest(self, own: Interval, extents: Extents, resident: Mapping[Tensor, float]) -> Floats:
         """The curve of the best nest."""
@@ -218,19 +175,29 @@ class Search:
         key = self.key("good", own, extents, {}, 0)
         if key not in self._good:
             nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-            best = _Best(nothing, self.room), _Best(everything, self.room)
-            for nest in self.nests(own, extents):
-                found = nest.prices
-                self.looked_at += sum(each.add(found) for each in best)
+            best, interior = (_Best(nothing, self.room), _Best(everything, self.room)), Interior(own, extents)
+            for ways in self.ways(own, extents):
+                coarse = [Way.of(*way.levels, stride=max(1, len(way.levels))) for way in ways]
+                nest = Nest(interior, coarse)
+                good = [each.add(nest.prices) for each in best]
+                self.looked_at += 2 * nest.shape[1]
+                if len(nest.along) > 1:
+                    chosen = np.union1d(*good)
+                    fine = [way.near(nest.of_way(number, chosen)) for number, way in enumerate(coarse)]
+                    if any(way.index.size for way in fine):
+                        nest = Nest(interior, [way for way in fine if way.index.size])
+                        for each in best:
+                            each.add(nest.prices)
             self._good[key] = best[0].joined(best[1])
         return self._good[key]
 
     # ------------------------------------------------------------ loops around forests
 
     def loops(
-        self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int, best: list[Floats]
+        self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
+        best: list[Floats], most: Floats | None,
     ) -> Iterator[tuple[Floats, LoopWay]]:  # fmt: skip
-        """Loops over a class around a forest that may be better than `best[0]`."""
+        """Loops over a class around a forest that may be better than `best[0]`, and below `most`."""
         own = self.interval(first, stop)
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
         for group, is_windowed in own.classes:
@@ -245,14 +212,16 @@ class Search:
                 smaller = dict(extents)
                 for each in group:
                     smaller[each] = -(-extents[each] * step // extents[axis])
-                for k in range(min(len(maps), 3) + 1):
-                    for above in itertools.combinations(maps[:3], k):
-                        way = self._loop_way(own, group, step, count, above, maps, smaller, extents, weights)
-                        if way is None or not self._may_pay(way, free, resident, best[0]):
-                            continue
-                        body = self.forest(first, stop, smaller, {**resident, **dict.fromkeys(above, 1.0)}, depth - 1)
-                        curve = shifted(count * body, way.levels) + way.once
-                        yield self._with_weights(curve, way), way
+                for k in range(min(len(maps), MOST_ABOVE) + 1):
+                    above = tuple(maps[:k])
+                    way = self._loop_way(own, group, step, count, above, maps, smaller, extents, weights)
+                    bound = best[0] if most is None else np.minimum(best[0], most)
+                    if way is None or not self._may_pay(way, free, resident, bound):
+                        continue
+                    inside = {**resident, **dict.fromkeys(above, 1.0)}
+                    body = self.forest(first, stop, smaller, inside, depth - 1, self._most_of(way, bound))
+                    curve = shifted(count * body, way.levels) + way.once
+                    yield self._with_weights(curve, way), way
 
     def _loop_way(
         self, own: Interval, group: Class, step: int, count: int, above: tuple[Tensor, ...], maps: list[Tensor],
@@ -270,6 +239,16 @@ class Search:
         least = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
         return bool((best > least * (1 + 1e-9))[way.levels + 1 :].any())
 
+    def _most_of(self, way: LoopWay, best: Floats) -> Floats:
+        """Of one pass, for the loop to be below these bounds: with as many weights in SRAM as each leaves room for."""
+        found = np.full(LEVELS + 1, -np.inf)
+        for k in range(min(LEVELS - way.levels, self.levels(way.weights)) + 1):
+            saved = (way.count - 1) * min(k * self.capacity / LEVELS, way.weights)
+            levels = way.levels + k
+            here = found[: LEVELS + 1 - levels]
+            np.maximum(here, (best[levels:] - way.once + saved) / way.count, out=here)
+        return found
+
     def _with_weights(self, curve: Floats, way: LoopWay) -> Floats:
         """The curve with some of the weights that every pass would load in SRAM for all passes."""
         if not way.weights or not np.isfinite(curve[-1]):
@@ -280,30 +259,48 @@ class Search:
             best = np.minimum(best, shifted(curve, k) - saved)
         return best
 
-    def unit(self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int) -> Floats:
+    def unit(
+        self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
+        most: Floats | None = None,
+    ) -> Floats:  # fmt: skip
+        """The curve of an interval as one nest, or as a loop around a forest.  Where it is not below `most`, it may be
+        higher than the best."""
         own = self.interval(first, stop)
+        nest = self.nest(own, extents, resident)
         if depth == 0 or stop - first < 2:
-            return self.nest(own, extents, resident)
+            return nest
         key = self.key("unit", own, extents, resident, depth)
-        if key not in self._curves:
-            best = [self.nest(own, extents, resident)]
-            for found, _ in self.loops(first, stop, extents, resident, depth, best):
+        most, known = self._known(key, most)
+        if known is None:
+            best = [nest]
+            for found, _ in self.loops(first, stop, extents, resident, depth, best, most):
                 best[0] = np.minimum(best[0], found)
-            self._curves[key] = best[0]
-        return self._curves[key]
-
-    # ------------------------------------------------------------ forests
+            known = best[0]
+            self._bounded[key] = most, known
+        return known
 
     def forest(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
-        record: Record | None = None,
+        most: Floats | None = None, record: Record | None = None,
     ) -> Floats:  # fmt: skip
+        """The curve of units one after the other; `most` as for a unit."""
         own = self.interval(first, stop)
         resident = {t: share for t, share in resident.items() if t in own.numbers}
         key = self.key("forest", own, extents, resident, depth)
-        if record is None and key in self._curves:
-            return self._curves[key]
-        return self._curves.setdefault(key, _Forest(self, first, stop, extents, resident, depth, record).curve())
+        most, known = self._known(key, most)
+        if known is None or record is not None:
+            known = Forest(self, first, stop, extents, resident, depth, record, most).curve()
+            self._bounded[key] = most, known
+        return known
+
+    def _known(self, key: object, most: Floats | None) -> tuple[Floats | None, Floats | None]:
+        """A curve that was found for these bounds, or wider ones; without one, the bounds to find it for."""
+        if key not in self._bounded:
+            return most, None
+        bound, curve = self._bounded[key]
+        if bound is None or (most is not None and (bound >= most).all()):
+            return bound, curve
+        return None if most is None else np.maximum(bound, most), None
 
 
 class _Best:
@@ -314,8 +311,8 @@ class _Best:
         self.curve, self.top = np.full(len(room), np.inf), len(room)
         self.found: list[tuple[Prices, Chosen, Floats]] = []
 
-    def add(self, prices: Prices) -> int:
-        """The number of candidates that were looked at."""
+    def add(self, prices: Prices) -> Chosen:
+        """The candidates that are good so far."""
         priced = prices.priced(self.shares, self.room[: self.top])
         at = priced.argmin(axis=1)
         lowest = priced[np.arange(self.top), at]
@@ -323,7 +320,7 @@ class _Best:
         self.curve[: self.top] = np.minimum(self.curve[: self.top], lowest)
         least = prices.whole @ np.where(prices.outside, 1.0 - self.shares, 0.0)
         self.top = max(1, int((self.curve > least * (1 + 1e-9)).sum()))  # no nest is better above
-        return priced.shape[1]
+        return self.good()[-1]
 
     def good(self) -> list[Chosen]:
         return [np.unique(at[(low <= NEAR * self.curve[: len(at)]) & np.isfinite(low)]) for _, at, low in self.found]
@@ -333,132 +330,3 @@ class _Best:
         chosen = [np.union1d(a, b) for a, b in zip(self.good(), other.good(), strict=True)]
         good = [prices.only(some) for (prices, _, _), some in zip(self.found, chosen, strict=True) if len(some)]
         return Prices.joined(good or [self.found[0][0]])
-
-
-class _Forest:
-    """Units one after the other, over layers [first, stop)."""
-
-    def __init__(
-        self, search: Search, first: int, stop: int, extents: Extents, resident: dict[Tensor, float], depth: int,
-        record: Record | None, most: Floats | None = None,
-    ) -> None:  # fmt: skip
-        self.search, self.first, self.stop = search, first, stop
-        self.extents, self.resident, self.depth, self.record = extents, resident, depth, record
-        limits = search.limits
-        self.most_states = limits.states if depth == limits.depth else limits.states // 2
-        self.has_shares = not resident and (depth == limits.depth or stop - first == len(search.layers))
-        self.most = most
-
-    def curve(self) -> Floats:
-        length = self.stop - self.first
-        cuts: list[dict[Kept, Floats]] = [{} for _ in range(length + 1)]
-        cuts[0][()] = np.zeros(LEVELS + 1)
-        for here in range(self.first, self.stop):
-            states = self.hopeful(cuts[here - self.first], here)
-            if len(states) > self.most_states:
-                ranked = sorted(states, key=lambda s: (states[s][-1], states[s][LEVELS // 2]))
-                states = {s: states[s] for s in ranked[: self.most_states]}
-            for end in range(here + 1, min(self.stop, here + self.search.limits.longest) + 1):
-                if states:
-                    self.extend(here, end, states, cuts[end - self.first])
-        if self.record is not None:
-            self.record.cuts = cuts
-        return cuts[-1].get((), np.full(LEVELS + 1, np.inf))
-
-    def hopeful(self, states: dict[Kept, Floats], here: int) -> dict[Kept, Floats]:
-        """Those that may become the best plan."""
-        if self.most is None:
-            return states
-        wanted, least = self.search.wanted, self.search.least_after[here]
-        return {s: curve for s, curve in states.items() if (curve[wanted] + least <= self.most).any()}
-
-    def extend(self, here: int, end: int, states: dict[Kept, Floats], target: dict[Kept, Floats]) -> None:
-        """From all states through the unit [here, end)."""
-        search, own = self.search, self.search.interval(here, end)
-        fresh = [t for t in own.outside if t not in self.resident and self.may_stay(t, own, end)]
-        for kept, curve in states.items():
-            known = dict(kept)
-            news = [t for t in fresh if t not in known][: search.limits.news]
-            has_part = any(share < 1 for share in known.values())
-            for k in range(len(news) + 1):
-                for new in itertools.combinations(news, k):
-                    for way in self.ways(new, has_part, end):
-                        self.step(here, end, kept, curve, way, target)
-
-    def may_stay(self, tensor: Tensor, own: Interval, end: int) -> bool:
-        search, size = self.search, self.search.size(tensor, self.extents)
-        is_read_later = any(end <= k < self.stop for k in search.users[tensor])
-        maker = own.makers.get(tensor)
-        if not is_read_later and (maker is None or maker.storage_of is None):
-            return False
-        if tensor.kind is Kind.WEIGHT:
-            return size <= search.capacity / 4
-        return self.has_shares or size <= search.capacity
-
-    def ways(self, new: tuple[Tensor, ...], has_part: bool, end: int) -> Iterator[Kept]:
-        """These tensors whole, or one of them in part."""
-        search, limits = self.search, self.search.limits
-        sizes = {t: search.size(t, self.extents) for t in new}
-        if all(size <= search.capacity for size in sizes.values()):
-            yield tuple((t, 1.0) for t in new)
-        if not self.has_shares or has_part:
-            return
-        for k, tensor in enumerate(new):
-            others = [t for t in new if t is not tensor]
-            if any(sizes[t] > search.capacity for t in others):
-                continue
-            if not any(end <= u < self.stop for u in search.users[tensor]):
-                continue
-            for part in limits.shares:
-                share = search.capacity / part / sizes[tensor]
-                if share < 0.95:
-                    yield tuple((t, share if j == k else 1.0) for j, t in enumerate(new))
-
-    def step(
-        self, here: int, end: int, kept: Kept, curve: Floats, new: Kept, target: dict[Kept, Floats]
-    ) -> None:  # fmt: skip
-        """One unit from one state, with these tensors kept from now on."""
-        search, own = self.search, self.search.interval(here, end)
-        during = dict(kept) | dict(new)
-        size, storage = self.room(here, own, during, dict(kept), dict(new))
-        if size > search.capacity:
-            return
-        resident = {t: s for t, s in (self.resident | during).items() if t in own.outside}
-        extra = 0.0
-        for tensor, share in new:
-            if tensor not in own.makers or tensor.is_output or any(k >= self.stop for k in search.users[tensor]):
-                extra += share * search.size(tensor, self.extents)
-        if self.most is not None:
-            least = sum(search.size(t, self.extents) * (1.0 - resident.get(t, 0.0)) for t in own.outside)
-            least += extra + search.least_after[end]
-            if (curve[search.wanted] + least > self.most).all():
-                return
-        cost = search.unit(here, end, self.extents, resident, self.depth)
-        if not np.isfinite(cost[-1]):
-            return
-        found = curve + shifted(cost, search.levels(size)) + extra
-        after = tuple((t, s) for t, s in during.items() if any(end <= k < self.stop for k in search.users[t]))
-        old = target.get(after)
-        target[after] = found if old is None else np.minimum(old, found)
-        if self.record is not None:
-            made = Step(here, kept, new, storage, size, resident, found)
-            self.record.steps.setdefault((end, after), []).append(made)
-
-    def room(
-        self, here: int, own: Interval, during: dict[Tensor, float], kept: dict[Tensor, float],
-        new: Collection[Tensor],
-    ) -> tuple[float, dict[Tensor, Tensor]]:  # fmt: skip
-        """Bytes of what stays while the unit runs; a new tensor may lie where its operand, which ends here, lay."""
-        search, storage = self.search, dict[Tensor, Tensor]()
-        size = sum(share * search.size(t, self.extents) for t, share in during.items())
-        for tensor in new:
-            maker = own.makers.get(tensor)
-            old = None if maker is None else search.reads.storage_of(maker)
-            if maker is None or old is None or old in storage.values() or kept.get(old, 0.0) < during[tensor]:
-                continue
-            readers = [k for k in search.users[old] if k >= here]
-            is_last = [search.layers[k] for k in readers] == [maker]
-            if is_last and search.size(old, self.extents) >= search.size(tensor, self.extents):
-                size -= during[tensor] * search.size(tensor, self.extents)
-                storage[tensor] = old
-        return size, storage

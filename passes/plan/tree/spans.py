@@ -20,6 +20,7 @@ from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 
 Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
 Extents: TypeAlias = Mapping[Axis, int]
 NOTHING = 1 << 40
 

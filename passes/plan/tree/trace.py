@@ -10,9 +10,10 @@ import numpy as np
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Resident, Sequence
+from frustum.passes.plan.tree.forest import LEVELS, Kept, Record, Step
 from frustum.passes.plan.tree.intervals import Cut
-from frustum.passes.plan.tree.nest import Nest
-from frustum.passes.plan.tree.search import LEVELS, Kept, LoopWay, Record, Search, Step
+from frustum.passes.plan.tree.nest import Interior, Nest
+from frustum.passes.plan.tree.search import LoopWay, Search
 from frustum.passes.plan.tree.spans import Extents
 
 NEARLY = 1 + 1e-9
@@ -51,7 +52,7 @@ class _Trace:
 
     def forest(self, first: int, stop: int, place: Place, level: int) -> Sequence:
         record = Record()
-        self.search.forest(first, stop, place.extents, place.resident, place.depth, record)
+        self.search.forest(first, stop, place.extents, place.resident, place.depth, _only(level), record)
         return self.sequence(record, first, stop, place, level)
 
     def sequence(self, record: Record, first: int, stop: int, place: Place, level: int) -> Sequence:
@@ -92,11 +93,12 @@ class _Trace:
     def unit(self, first: int, stop: int, place: Place, level: int) -> Node:
         search = self.search
         own = search.interval(first, stop)
-        wanted = search.unit(first, stop, place.extents, place.resident, place.depth)[level] * NEARLY
+        only = _only(level)
+        wanted = search.unit(first, stop, place.extents, place.resident, place.depth, only)[level] * NEARLY
         if search.nest(own, place.extents, place.resident)[level] <= wanted:
             return self.nest(first, stop, place, level)
         none = [np.full(LEVELS + 1, np.inf)]
-        for curve, way in search.loops(first, stop, place.extents, place.resident, place.depth, none):
+        for curve, way in search.loops(first, stop, place.extents, place.resident, place.depth, none, only):
             if curve[level] <= wanted:
                 return self.loop(first, stop, place, level, way)
         raise AssertionError(f"no unit of {own.layers[0].name} has the bytes that were found")
@@ -106,8 +108,9 @@ class _Trace:
         own = search.interval(first, stop)
         above = dict.fromkeys(way.above, 1.0)
         inside = Place(way.extents, self.tiles(place, way), place.resident | above, place.depth - 1)
-        body = search.forest(first, stop, way.extents, inside.resident, inside.depth)
         left, share = level - way.levels, search.capacity / LEVELS
+        below = np.where(np.arange(LEVELS + 1) <= left, np.inf, -np.inf)
+        body = search.forest(first, stop, way.extents, inside.resident, inside.depth, below)
         ways = [
             (way.count * body[left - k] - (way.count - 1) * min(k * share, way.weights), k)
             for k in range(min(left, search.levels(way.weights)) + 1)
@@ -154,7 +157,9 @@ class _Trace:
         shares = np.array([place.resident.get(t, 0.0) for t in own.touched])
         room = search.room[level : level + 1]
         best: tuple[float, Nest, int] | None = None
-        for nest in search.nests(own, place.extents):
+        interior = Interior(own, place.extents)
+        for ways in search.ways(own, place.extents):
+            nest = Nest(interior, ways)
             priced = nest.prices.priced(shares, room)[0]
             k = int(priced.argmin())
             if best is None or priced[k] < best[0] / NEARLY:
@@ -164,8 +169,9 @@ class _Trace:
         return self.built(nest, k, shares, float(room[0]), place)
 
     def built(self, nest: Nest, k: int, shares: np.ndarray, room: float, place: Place) -> Node:
-        interior, cuts = nest.interior, [level.cut for level in nest.levels]
-        steps = [int(cut.high[at, 0]) for cut, at in zip(cuts, nest.index[:, k], strict=True)]
+        interior, (way, place_there) = nest.interior, nest.candidate(k)
+        cuts = [level.cut for level in way.levels]
+        steps = [int(cut.high[at, 0]) for cut, at in zip(cuts, way.index[:, place_there], strict=True)]
         residents: list[list[Resident]] = [[] for _ in range(len(cuts) + 1)]
         for number, (depth, share, upper) in self.filled(nest, k, shares, room).items():
             tensor = interior.tensors[number]
@@ -187,8 +193,8 @@ class _Trace:
 
     def filled(self, nest: Nest, k: int, shares: np.ndarray, room: float) -> dict[int, tuple[int, float, int]]:
         """Of each tensor that moves its depth (-1: streamed), and the share of it that lies at another one."""
-        prices, (sizes, moved) = nest.prices.only(np.array([k])), nest.ways
-        depths = [-1, *range(len(nest.levels), -1, -1)]
+        prices, (sizes, moved) = nest.prices.only(np.array([k])), nest.bytes
+        depths = [-1, *range(len(nest.along), -1, -1)]
         left = room - float(prices.own(shares == 1.0)[0])
         found, steps = dict[int, tuple[int, float, int]](), []
         for number in np.flatnonzero(prices.outside & (shares < 1.0)).tolist():
@@ -205,6 +211,11 @@ class _Trace:
                 left -= share * taken
                 found[number] = (depth, 0.0, 0) if share > ALL else (found[number][0], share, depth)
         return found
+
+
+def _only(level: int) -> np.ndarray:
+    """Bounds that want the best plan of one size of SRAM."""
+    return np.where(np.arange(LEVELS + 1) == level, np.inf, -np.inf)
 
 
 def _hull(sizes: np.ndarray, moved: np.ndarray) -> list[tuple[int, float, float]]:
