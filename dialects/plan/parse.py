@@ -17,7 +17,7 @@ from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.diagnostic import did_you_mean, render
 from frustum.dialects.plan.check import ELEMENTS, ENGINES, MEMORIES, ORDERS, PlanError, check_structure
 from frustum.dialects.plan.renaming import Pairs
-from frustum.dialects.plan.repeats import Again, Stated
+from frustum.dialects.plan.repeats import Repeat, Stated
 from frustum.dialects.plan.text import KEYWORDS, SRAM
 from frustum.dialects.plan.tree import (
     Compute,
@@ -315,7 +315,7 @@ class PlanReader:
         self.punctuation("]", "after a part, as in [rows 0:12]")
         return Part(axis, start, stop)
 
-    def again(self, before: list[Stated]) -> tuple[Again, tuple[Stated, ...]]:
+    def again(self, before: list[Stated]) -> tuple[Repeat, tuple[Stated, ...]]:
         """What comes again, and the part."""
         at: dict[str, int] = {}
         for k, each in enumerate(before):
@@ -324,7 +324,7 @@ class PlanReader:
         last = self.known_layer(at, at[first]) if self.has("to") else first
         self.keyword("at")
         copies = self.listed(lambda: self.copy(first))
-        return Again(first, last, tuple(copies)), tuple(before[at[first] : at[last] + 1])
+        return Repeat(first, last, tuple(copies)), tuple(before[at[first] : at[last] + 1])
 
     def known_layer(self, at: Mapping[str, int], least: int) -> str:
         span, name = self.here, self.name("a layer")

@@ -28,7 +28,7 @@ class Stated:
 
 
 @dataclass(frozen=True)
-class Again:
+class Repeat:
     """The part from the child that begins with layer `first` to the one that begins with `last` comes again, once with
     each renaming; the next child is number `stop`."""
 
@@ -56,13 +56,13 @@ def stated(node: Sequence) -> list[Stated]:
     return found
 
 
-def with_repeats(node: Sequence, length: Callable[[Stated | Again], int]) -> list[Stated | Again]:
+def with_repeats(node: Sequence, length: Callable[[Stated | Repeat], int]) -> list[Stated | Repeat]:
     """The children, equal parts once, wherever that makes the text (`length` of each) shorter.
 
     Computes alone are no part: a line of them says as much as the line that would stand for it.
     """
     search = _Repeats(node)
-    found: list[Stated | Again] = []
+    found: list[Stated | Repeat] = []
     k = 0
     while k < len(search.children):
         start, size = search.longest(k)
@@ -144,7 +144,7 @@ class _Repeats:
             count += 1
         return count
 
-    def again(self, start: int, size: int, k: int, copies: int) -> Again:
+    def again(self, start: int, size: int, k: int, copies: int) -> Repeat:
         first, last = (next(layers_in(self.children[at].child)) for at in (start, start + size - 1))
         pairs = []
         for at in range(k, k + size * copies, size):
@@ -152,7 +152,7 @@ class _Repeats:
             for step in range(size):
                 self.adds_names(names, self.children[start + step], self.children[at + step])
             pairs.append(pairs_for(names, first))
-        return Again(first, last, tuple(pairs), k + size * copies)
+        return Repeat(first, last, tuple(pairs), k + size * copies)
 
 
 def _skeleton(stated: Stated) -> Stated:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from frustum.dialects.plan.repeats import Again, Stated, with_repeats
+from frustum.dialects.plan.repeats import Repeat, Stated, with_repeats
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, steps
 
 Comments = Callable[[Node | Resident], str]
@@ -82,7 +82,7 @@ def _children(node: Sequence, indent: str, comments: Comments) -> Lines:
         yield f"{indent}recompute {word(copy.layer)} as {word(copy.name)}", ""
     k = 0
     for each in with_repeats(node, _length):
-        if isinstance(each, Again):
+        if isinstance(each, Repeat):
             yield from _again(each, indent)
             k = each.stop
             continue
@@ -95,9 +95,9 @@ def _children(node: Sequence, indent: str, comments: Comments) -> Lines:
         k += 1
 
 
-def _length(each: Stated | Again) -> int:
+def _length(each: Stated | Repeat) -> int:
     """Characters of the text of children."""
-    if isinstance(each, Again):
+    if isinstance(each, Repeat):
         lines = [line for line, _ in _again(each, "")]
     else:
         stays = [_stay(*stated) for stated in each.residents]
@@ -153,7 +153,7 @@ def _stay(resident: Resident, until: str) -> str:
     return " ".join(words)
 
 
-def _again(again: Again, indent: str) -> Lines:
+def _again(again: Repeat, indent: str) -> Lines:
     part = word(again.first) + (f" to {word(again.last)}" if again.last != again.first else "")
     copies = []
     for (_, start), *pairs in again.copies:
