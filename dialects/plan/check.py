@@ -216,6 +216,9 @@ class Named:
         self.order = list(layers_in(plan))
         self.layers = {layer.name: layer for layer in network.layers}
         self.tensors = {tensor.name: tensor for tensor in network.tensors}
+        names = Counter(tensor.name for tensor in network.tensors)
+        self.shared = {name for name, count in names.items() if count > 1}
+        """Names of several tensors."""
         self.axes: dict[str, list[Axis]] = {}
         for axis in dict.fromkeys(axis for layer in network.layers for axis in layer.axes):
             self.axes.setdefault(axis.name, []).append(axis)
@@ -331,6 +334,8 @@ class Named:
     def tensor(self, name: str, resident: Resident) -> Tensor:
         if name not in self.tensors:
             raise PlanError(f"{title(resident)}: {_unknown('tensor', name, list(self.tensors))}", resident)
+        if name in self.shared:
+            raise PlanError(f"{title(resident)}: several tensors are called {name}; leave it in DRAM", resident)
         return self.tensors[name]
 
     def check_use(self, resident: Resident, tensor: Tensor, node: Sequence) -> None:

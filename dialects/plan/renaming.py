@@ -82,6 +82,12 @@ def pairs_for(names: Mapping[str, str], first: str) -> Pairs:
     return tuple(pairs.items())
 
 
+def is_plain(pairs: Pairs) -> bool:
+    """Whether there is one pair, and its names differ in a word, a number, or as `conv` and `conv#2` do."""
+    example = Example.of(*pairs[0])
+    return len(pairs) == 1 and len(example.old) <= 1 and len(example.new) <= 2
+
+
 def _wrong(names: Mapping[str, str], pairs: Mapping[str, str]) -> str | None:
     """The first name of which the pairs make another."""
     found = Renaming(pairs.items())

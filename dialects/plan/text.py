@@ -81,7 +81,7 @@ def _children(node: Sequence, indent: str, comments: Comments) -> Lines:
     for copy in node.copies:
         yield f"{indent}recompute {word(copy.layer)} as {word(copy.name)}", ""
     k = 0
-    for each in with_repeats(node, _length):
+    for each in with_repeats(node, _plain):
         if isinstance(each, Repeat):
             yield from _again(each, indent)
             k = each.stop
@@ -95,14 +95,12 @@ def _children(node: Sequence, indent: str, comments: Comments) -> Lines:
         k += 1
 
 
-def _length(each: Stated | Repeat) -> int:
-    """Characters of the text of children."""
+def _plain(each: Stated | Repeat) -> list[str]:
+    """The lines of a child or a repeat, without indentation and comments."""
     if isinstance(each, Repeat):
-        lines = [line for line, _ in _again(each, "")]
-    else:
-        stays = [_stay(*stated) for stated in each.residents]
-        lines = [*stays, *(line for line, _ in _lines(each.child, "", lambda _: ""))]
-    return sum(map(len, lines))
+        return [line for line, _ in _again(each, "")]
+    stays = [_stay(*stated) for stated in each.residents]
+    return [*stays, *(line for line, _ in _lines(each.child, "", lambda _: ""))]
 
 
 def _statement(keyword: str, items: list[str], indent: str, comment: str) -> Lines:

@@ -103,6 +103,14 @@ def test_axes_of_one_name_are_not_looped_over():
         check_plan(net, Loop("rows", steps(6, 2), Sequence((Compute(("unary",)),))))
 
 
+def test_tensors_of_one_name_are_not_resident():
+    net = network(mlp, *SHAPES)
+    net.tensors[1].name = "x2"
+    plan = Sequence((Compute(("matmul", "unary", "matmul#2")),), (Resident("x2", 0, 0),))
+    with pytest.raises(PlanError, match="several tensors are called x2; leave it in DRAM"):
+        check_plan(net, plan)
+
+
 # ------------------------------------------------------------ copies of layers
 
 

@@ -75,6 +75,17 @@ def test_computes_alone_are_no_part():
     assert "again" not in text_of(plan)
 
 
+def test_a_short_part_comes_again_only_where_one_example_gives_its_names():
+    def plan(*names):
+        loops = (Loop(axis, steps(8, 2), Sequence((Compute((layer,)),))) for layer, axis in names)
+        return text_of(Sequence(tuple(loops)))
+
+    assert "again conv1 at conv2, conv7" in plan(("conv1", "conv1.c"), ("conv2", "conv2.c"), ("conv7", "conv7.c"))
+    assert "again conv at \"conv#2\"" in plan(("conv", "conv.c"), ("conv#2", "conv#2.c"))
+    assert "again" not in plan(("conv1", "conv1.c"), ("conv2", "conv1.c"))
+    assert "again" not in plan(("stem", "rows"), ("head.0.final", "rows"))
+
+
 def test_names_follow_from_examples():
     new = Renaming([("l0.q", "l1.q"), ("up", "up#2"), ("w.7", "w.9"), ("odd", "even")])
     assert [new(name) for name in ("l0.q", "l0.k.c", "l4.out", "l", "x.0")] == ["l1.q", "l1.k.c", "l5.out", "l", "x.0"]
