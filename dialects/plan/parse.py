@@ -100,6 +100,8 @@ def _shown(file: str, text: str, span: Span, message: str) -> str:
 
 
 END = "the end of the text"
+PARTS_OF_NAMES = ("#", "/", "-", "+", "!", "%", "*", "?", "|", "=")
+"""Begins of tokens that nothing here has."""
 
 
 class PlanReader:
@@ -145,6 +147,8 @@ class PlanReader:
         return f"'{self.here.text}'" if self.here.text else END
 
     def refuse(self, allowed: str, change: str = "") -> NoReturn:
+        if self.here.text.startswith(PARTS_OF_NAMES):
+            change = "; a name that is no word stands in quotes"
         self.parser.raise_error(f"expected {allowed}, found {self.found}{change}")
 
     def keyword(self, word: str) -> None:

@@ -156,6 +156,8 @@ WRONG = {
     "{ resident x in ram compute a }": "1:17: .*a memory .sram, nram, wram., found 'ram'; did you mean",
     "{ compute a, a }": "1:3: error: compute a, a: a is computed twice; recompute it under another name",
     "{ compue a }": "1:3: .*found 'compue'; did you mean 'compute'",
+    "{ compute conv#2 }": "1:15: .*found '#2'; a name that is no word stands in quotes",
+    "{ compute /l/q }": "1:11: error: expected the name of a layer, found '/'; a name that is no word stands",
     "{ compute a": "1:12: .*found the end of the text",
     "{ compute a on vectr }": "1:16: .*found 'vectr'; did you mean 'vector'",
     "{ compute a sum y as f8 }": "1:22: error: expected a type of sums .f16, bf16, f32, i32., found 'f8'",
