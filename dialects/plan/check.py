@@ -110,6 +110,9 @@ def _why_no_sequence(node: Sequence) -> str:
         return "subsets are of clusters, cores or chips, and say how many each child has"
     if node.subsets and (len(node.subsets) != count or min(node.subsets) < 1):
         return f"{count} children on subsets {list(node.subsets)}: one number, at least 1, for each child"
+    idle = [copy for copy in node.copies if copy.name not in layers_in(node)]
+    if idle:
+        return f"recompute {idle[0].layer} as {idle[0].name}: no compute inside has {idle[0].name}"
     for each in node.residents:
         problem = _why_no_resident(each, count)
         if problem:
@@ -174,9 +177,10 @@ def with_copies(network: AxisNetwork, plan: Node) -> AxisNetwork:
             continue  # check_layers says so
         result, own = source.result, tuple(_reading(operand, latest) for operand in source.operands)
         if name in copies:
-            result = latest[result] = replace(result, name=name, is_output=False)
+            result = replace(source.result, name=name, is_output=False)
+            latest[source.result] = result
             tensors.append(result)
-        elif latest:
+        else:
             latest.pop(result, None)
         is_same = result is source.result and own == source.operands
         made.append(source if is_same else replace(source, name=name, result=result, operands=own))
@@ -212,6 +216,9 @@ class Named:
         self.order = list(layers_in(plan))
         self.layers = {layer.name: layer for layer in network.layers}
         self.tensors = {tensor.name: tensor for tensor in network.tensors}
+        names = Counter(tensor.name for tensor in network.tensors)
+        self.shared = {name for name, count in names.items() if count > 1}
+        """Names of several tensors."""
         self.axes: dict[str, list[Axis]] = {}
         for axis in dict.fromkeys(axis for layer in network.layers for axis in layer.axes):
             self.axes.setdefault(axis.name, []).append(axis)
@@ -327,6 +334,8 @@ class Named:
     def tensor(self, name: str, resident: Resident) -> Tensor:
         if name not in self.tensors:
             raise PlanError(f"{title(resident)}: {_unknown('tensor', name, list(self.tensors))}", resident)
+        if name in self.shared:
+            raise PlanError(f"{title(resident)}: several tensors are called {name}; leave it in DRAM", resident)
         return self.tensors[name]
 
     def check_use(self, resident: Resident, tensor: Tensor, node: Sequence) -> None:

@@ -17,7 +17,7 @@ from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.diagnostic import did_you_mean, render
 from frustum.dialects.plan.check import ELEMENTS, ENGINES, MEMORIES, ORDERS, PlanError, check_structure
 from frustum.dialects.plan.renaming import Pairs
-from frustum.dialects.plan.repeats import Again, Stated
+from frustum.dialects.plan.repeats import Repeat, Stated
 from frustum.dialects.plan.text import KEYWORDS, SRAM
 from frustum.dialects.plan.tree import (
     Compute,
@@ -100,6 +100,8 @@ def _shown(file: str, text: str, span: Span, message: str) -> str:
 
 
 END = "the end of the text"
+PARTS_OF_NAMES = ("#", "/", "-", "+", "!", "%", "*", "?", "|", "=")
+"""Begins of tokens that nothing here has."""
 
 
 class PlanReader:
@@ -145,6 +147,8 @@ class PlanReader:
         return f"'{self.here.text}'" if self.here.text else END
 
     def refuse(self, allowed: str, change: str = "") -> NoReturn:
+        if self.here.text.startswith(PARTS_OF_NAMES):
+            change = "; a name that is no word stands in quotes"
         self.parser.raise_error(f"expected {allowed}, found {self.found}{change}")
 
     def keyword(self, word: str) -> None:
@@ -315,7 +319,7 @@ class PlanReader:
         self.punctuation("]", "after a part, as in [rows 0:12]")
         return Part(axis, start, stop)
 
-    def again(self, before: list[Stated]) -> tuple[Again, tuple[Stated, ...]]:
+    def again(self, before: list[Stated]) -> tuple[Repeat, tuple[Stated, ...]]:
         """What comes again, and the part."""
         at: dict[str, int] = {}
         for k, each in enumerate(before):
@@ -324,7 +328,7 @@ class PlanReader:
         last = self.known_layer(at, at[first]) if self.has("to") else first
         self.keyword("at")
         copies = self.listed(lambda: self.copy(first))
-        return Again(first, last, tuple(copies)), tuple(before[at[first] : at[last] + 1])
+        return Repeat(first, last, tuple(copies)), tuple(before[at[first] : at[last] + 1])
 
     def known_layer(self, at: Mapping[str, int], least: int) -> str:
         span, name = self.here, self.name("a layer")

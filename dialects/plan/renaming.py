@@ -20,29 +20,28 @@ TOKEN = re.compile(r"[0-9]+|[A-Za-z]+|.", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What an example says of names that begin with the tokens `start`: the next tokens `old` become `new`, or, where
-    both are numbers, the next number grows by as much."""
+class Example:
+    """What a pair of names says of names that begin with the tokens `start`: the next tokens `old` become `new`, or,
+    where both are numbers, the next number grows by as much."""
 
     start: tuple[str, ...]
     old: tuple[str, ...]
     new: tuple[str, ...]
 
     @staticmethod
-    def of(old: str, new: str) -> Rule:
+    def of(old: str, new: str) -> Example:
         a, b = tuple(TOKEN.findall(old)), tuple(TOKEN.findall(new))
         head = _common(a, b)
         tail = _common(a[head:][::-1], b[head:][::-1])
-        return Rule(a[:head], a[head : len(a) - tail], b[head : len(b) - tail])
+        return Example(a[:head], a[head : len(a) - tail], b[head : len(b) - tail])
 
     @cached_property
     def growth(self) -> int | None:
         """By how much a number grows."""
-        numbers = [_number(tokens[0]) for tokens in (self.old, self.new) if len(tokens) == 1]
-        if len(numbers) < len((self.old, self.new)) or None in numbers:
+        if len(self.old) != 1 or len(self.new) != 1:
             return None
-        old, new = (number for number in numbers if number is not None)
-        return new - old
+        old, new = _number(self.old[0]), _number(self.new[0])
+        return None if old is None or new is None else new - old
 
     def named(self, tokens: tuple[str, ...]) -> str | None:
         """The new name; None where this is no name of the kind."""
@@ -65,22 +64,28 @@ class Renaming:
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self.pairs = tuple(pairs)
         self.known = dict(self.pairs)
-        self.rules = sorted((Rule.of(*pair) for pair in self.pairs), key=lambda rule: -len(rule.start))
+        self.examples = sorted((Example.of(*pair) for pair in self.pairs), key=lambda example: -len(example.start))
 
     def __call__(self, name: str) -> str:
         if name in self.known:
             return self.known[name]
         tokens = tuple(TOKEN.findall(name))
-        found = (rule.named(tokens) for rule in self.rules)
+        found = (each.named(tokens) for each in self.examples)
         return next((new for new in found if new is not None), name)
 
 
 def pairs_for(names: Mapping[str, str], first: str) -> Pairs:
     """Few pairs that make of each name the other; the first is of the name `first`."""
     pairs = {first: names[first]}
-    while wrong := _wrong(names, pairs):
+    while (wrong := _wrong(names, pairs)) is not None:
         pairs[wrong] = names[wrong]
     return tuple(pairs.items())
+
+
+def is_plain(pairs: Pairs) -> bool:
+    """Whether there is one pair, and its names differ in a word, a number, or as `conv` and `conv#2` do."""
+    example = Example.of(*pairs[0])
+    return len(pairs) == 1 and len(example.old) <= 1 and len(example.new) <= 2
 
 
 def _wrong(names: Mapping[str, str], pairs: Mapping[str, str]) -> str | None:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from frustum.dialects.plan.renaming import Name, Pairs, Renaming, pairs_for, renamed, renamed_resident
+from frustum.dialects.plan.renaming import (
+    Name,
+    Pairs,
+    Renaming,
+    is_plain,
+    pairs_for,
+    renamed,
+    renamed_resident,
+)
 from frustum.dialects.plan.tree import Compute, Node, Resident, Sequence, layers_in
 
 
@@ -28,7 +36,7 @@ class Stated:
 
 
 @dataclass(frozen=True)
-class Again:
+class Repeat:
     """The part from the child that begins with layer `first` to the one that begins with `last` comes again, once with
     each renaming; the next child is number `stop`."""
 
@@ -56,23 +64,27 @@ def stated(node: Sequence) -> list[Stated]:
     return found
 
 
-def with_repeats(node: Sequence, length: Callable[[Stated | Again], int]) -> list[Stated | Again]:
-    """The children, equal parts once, wherever that makes the text (`length` of each) shorter.
+FEW_LINES = 6
+"""A shorter part comes again only where one example gives all names: else its lines say more than their names do."""
+
+
+def with_repeats(node: Sequence, lines: Callable[[Stated | Repeat], list[str]]) -> list[Stated | Repeat]:
+    """The children, equal parts once, wherever that makes the text (`lines` of each) shorter.
 
     Computes alone are no part: a line of them says as much as the line that would stand for it.
     """
     search = _Repeats(node)
-    found: list[Stated | Again] = []
+    found: list[Stated | Repeat] = []
     k = 0
     while k < len(search.children):
         start, size = search.longest(k)
-        copies = search.copies(start, size, k) if size else 0
-        if copies:
-            again = search.again(start, size, k, copies)
-            replaced = sum(length(each) for each in search.children[k : k + size * copies])
-            if length(again) < replaced:
+        part = [line for each in search.children[start : start + size] for line in lines(each)]
+        again = search.again(start, size, k, is_short=len(part) < FEW_LINES) if size else None
+        if again is not None:
+            replaced = [line for each in search.children[k : again.stop] for line in lines(each)]
+            if sum(map(len, lines(again))) < sum(map(len, replaced)):
                 found.append(again)
-                k += size * copies
+                k = again.stop
                 continue
         found.append(search.children[k])
         k += 1
@@ -136,23 +148,20 @@ class _Repeats:
         pairs += zip(_names(old), _names(new), strict=True)
         return all(names.setdefault(a, b) == b for a, b in pairs)
 
-    def copies(self, start: int, size: int, k: int) -> int:
-        """How many copies of a part follow each other from child k on."""
-        count = 0
-        while k + size <= len(self.children) and self.size_of(start, k, min(self.alike[start][k], size)) == size:
-            k += size
-            count += 1
-        return count
-
-    def again(self, start: int, size: int, k: int, copies: int) -> Again:
+    def again(self, start: int, size: int, k: int, *, is_short: bool) -> Repeat | None:
+        """What says that a part comes again from child k on, as often as it does; None where it does not."""
         first, last = (next(layers_in(self.children[at].child)) for at in (start, start + size - 1))
-        pairs = []
-        for at in range(k, k + size * copies, size):
+        copies = []
+        while k + size <= len(self.children) and self.size_of(start, k, min(self.alike[start][k], size)) == size:
             names: dict[str, str] = {}
             for step in range(size):
-                self.adds_names(names, self.children[start + step], self.children[at + step])
-            pairs.append(pairs_for(names, first))
-        return Again(first, last, tuple(pairs), k + size * copies)
+                self.adds_names(names, self.children[start + step], self.children[k + step])
+            pairs = pairs_for(names, first)
+            if is_short and not is_plain(pairs):
+                break
+            copies.append(pairs)
+            k += size
+        return Repeat(first, last, tuple(copies), k) if copies else None
 
 
 def _skeleton(stated: Stated) -> Stated:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import groupby
 
-from frustum.dialects.plan.repeats import Again, Stated, with_repeats
+from frustum.dialects.plan.repeats import Repeat, Stated, with_repeats
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, steps
 
 Comments = Callable[[Node | Resident], str]
@@ -81,8 +81,8 @@ def _children(node: Sequence, indent: str, comments: Comments) -> Lines:
     for copy in node.copies:
         yield f"{indent}recompute {word(copy.layer)} as {word(copy.name)}", ""
     k = 0
-    for each in with_repeats(node, _length):
-        if isinstance(each, Again):
+    for each in with_repeats(node, _plain):
+        if isinstance(each, Repeat):
             yield from _again(each, indent)
             k = each.stop
             continue
@@ -95,14 +95,12 @@ def _children(node: Sequence, indent: str, comments: Comments) -> Lines:
         k += 1
 
 
-def _length(each: Stated | Again) -> int:
-    """Characters of the text of children."""
-    if isinstance(each, Again):
-        lines = [line for line, _ in _again(each, "")]
-    else:
-        stays = [_stay(*stated) for stated in each.residents]
-        lines = [*stays, *(line for line, _ in _lines(each.child, "", lambda _: ""))]
-    return sum(map(len, lines))
+def _plain(each: Stated | Repeat) -> list[str]:
+    """The lines of a child or a repeat, without indentation and comments."""
+    if isinstance(each, Repeat):
+        return [line for line, _ in _again(each, "")]
+    stays = [_stay(*stated) for stated in each.residents]
+    return [*stays, *(line for line, _ in _lines(each.child, "", lambda _: ""))]
 
 
 def _statement(keyword: str, items: list[str], indent: str, comment: str) -> Lines:
@@ -153,7 +151,7 @@ def _stay(resident: Resident, until: str) -> str:
     return " ".join(words)
 
 
-def _again(again: Again, indent: str) -> Lines:
+def _again(again: Repeat, indent: str) -> Lines:
     part = word(again.first) + (f" to {word(again.last)}" if again.last != again.first else "")
     copies = []
     for (_, start), *pairs in again.copies:

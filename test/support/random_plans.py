@@ -17,7 +17,18 @@ from frustum.dialects.plan.check import ELEMENTS, ENGINES, MEMORIES, operands_of
 from frustum.dialects.plan.renaming import renamed
 from frustum.dialects.plan.text import plan_text
 from frustum.dialects.plan.tree import (
-    Compute, Copy, Halo, Loop, Over, Part, Resident, Sequence, Sum, copies_in, layers_in, steps,
+    Compute,
+    Copy,
+    Halo,
+    Loop,
+    Over,
+    Part,
+    Resident,
+    Sequence,
+    Sum,
+    copies_in,
+    layers_in,
+    steps,
 )  # fmt: skip
 
 MOST_LAYERS = 6
@@ -106,7 +117,7 @@ class _Planner:
         return next(tensor for tensor in self.network.tensors if tensor.name == name)
 
     def residents(self, parts, held):
-        """Of some tensors that layers here use and that do not lie in SRAM yet; in the order of their first children."""
+        """Of some tensors that layers here use and that do not lie in SRAM yet; in order of their first children."""
         found = []
         touched = {t: None for part in parts for layer in part for t in (*operands_of(layer), layer.result)}
         for tensor in touched:
@@ -174,6 +185,7 @@ def trees(draw, depth=3):
 class _Shaped:
     def __init__(self, draw, layers):
         self.draw, self.layers, self.count = draw, list(layers), 1_000_000
+        self.copied = set()
 
     def number(self):
         """One that no name has yet."""
@@ -208,14 +220,16 @@ class _Shaped:
             children += self.again(children[-1]) if draw(st.integers(0, 2)) == 0 else []
         over = draw(st.sampled_from([Over.TIME, Over.TIME, Over.CLUSTERS]))
         subsets = tuple(draw(st.integers(1, 4)) for _ in children) if over else ()
-        copies = draw(st.lists(NAMES, max_size=1))
-        copies = tuple(Copy(name, f"{name}.{self.number()}") for name in copies)
+        inside = [layer for child in children for layer in layers_in(child) if layer not in self.copied]
+        copied = draw(st.lists(st.sampled_from(inside), max_size=1)) if inside else []
+        self.copied.update(copied)
+        copies = tuple(Copy(draw(NAMES), name) for name in copied)
         return Sequence(tuple(children), self.residents(len(children)), subsets, over, copies)
 
     def again(self, child):
         """Equal parts: layers with a number before or behind their names, other names perhaps too."""
         found, before = [], self.draw(st.booleans())
-        layers = {*layers_in(child), *(copy.name for copy in copies_in(child))}
+        layers = set(layers_in(child))
         for _ in range(self.draw(st.integers(1, 3))):
             names, number = {}, self.number()
 
@@ -225,6 +239,7 @@ class _Shaped:
                     names[old] = new if old in layers or self.draw(st.booleans()) else old
                 return names[old]
 
+            self.copied.update(map(name, (copy.name for copy in copies_in(child))))
             found.append(renamed(child, name))
         return found
 

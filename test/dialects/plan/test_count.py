@@ -1,36 +1,12 @@
 """What plans move and hold, against counts by hand."""
 
 import pytest
-from xdsl.dialects.builtin import f16
-from xdsl.ir import Block
+from axis_networks import CHANNELS, HIDDEN, ROWS, SHAPES, mlp, network, windows
 
 from frustum.dialects import graph as g
-from frustum.dialects.axes.network import AxisNetwork
-from frustum.dialects.axes.tensor import Kind
-from frustum.dialects.graph.axes.reader import Reader
-from frustum.dialects.plan.count import PlanError, count
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Resident, Sequence, steps
-
-
-def network(build, *shapes):
-    reader, block = Reader(), Block(arg_types=[g.tensor_type(f16, shape) for shape in shapes])
-    for k, own in enumerate(block.args):
-        reader.views[own] = reader.root(f"x{k}", own, Kind.INPUT if k == 0 else Kind.WEIGHT)
-    ops = build(*block.args)
-    for op in ops:
-        reader.read(op)
-    reader.views[ops[-1].results[0]].pieces[0].tensor.is_output = True
-    return AxisNetwork("net", reader.layers, reader.tensors)
-
-
-def mlp(x, w, v):
-    up = g.MatmulOp(x, w)
-    act = g.UnaryOp("gelu", up.result)
-    return up, act, g.MatmulOp(act.result, v)
-
-
-ROWS, CHANNELS, HIDDEN = 6, 8, 20
-SHAPES = (ROWS, CHANNELS), (CHANNELS, HIDDEN), (HIDDEN, CHANNELS)
+from frustum.dialects.plan.check import PlanError
+from frustum.dialects.plan.count import count
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Part, Resident, Sequence, steps
 
 
 def test_layer_by_layer_every_tensor_crosses_the_port():
@@ -60,11 +36,6 @@ def test_a_sum_over_hidden_channels_waits_in_sram_or_moves_each_pass(is_kept):
     assert found.points[names[0]] == ROWS * CHANNELS * HIDDEN
 
 
-def windows(x, w, v):
-    first = g.ConvOp(x, w, None, (1, 1), (1, 1, 1, 1))
-    return first, g.ConvOp(first.result, v, None, (1, 1), (1, 1, 1, 1))
-
-
 @pytest.mark.parametrize("halo", [Halo.RECOMPUTED, Halo.ROLLING])
 def test_halos_are_recomputed_or_roll(halo):
     net = network(windows, (1, 2, 12, 10), (4, 2, 3, 3), (2, 4, 3, 3))
@@ -76,6 +47,39 @@ def test_halos_are_recomputed_or_roll(halo):
     made = {Halo.RECOMPUTED: 5 + 6 + 5, Halo.ROLLING: 12}[halo]
     assert found.points[first.name] == made * 10 * 4 * 2 * 9
     assert found.points[second.name] == 12 * 10 * 2 * 4 * 9
+
+
+def grouped(x, w, scale, v):
+    """The norm splits the channels of what it reads, which the first layer makes whole."""
+    first = g.ConvOp(x, w, None, (1, 1), (0, 0, 0, 0))
+    norm = g.NormaliseOp(first.result, scale, None, axes=(1, 2, 3), epsilon=1e-5, groups=2)
+    return first, norm, g.ConvOp(norm.result, v, None, (1, 1), (0, 0, 0, 0))
+
+
+def test_an_axis_that_was_split_counts_once():
+    net = network(grouped, (1, 3, 5, 5), (6, 3, 1, 1), (1, 6, 1, 1), (4, 6, 1, 1))
+    alone = Sequence(tuple(Compute((layer.name,)) for layer in net.layers))
+    first, sums, norm, _ = (layer.result for layer in net.layers)
+    passed = 3 * first.size_bytes + 2 * sums.size_bytes + 2 * norm.size_bytes
+    assert count(net, alone).dram_bytes == net.compulsory_bytes + passed
+    held = Sequence(alone.children, (Resident(first.name, 0, 2),))
+    assert count(net, held).dram_bytes == net.compulsory_bytes + passed - 3 * first.size_bytes
+
+
+def halved(x, w, v):
+    first = g.ConvOp(x, w, None, (1, 1), (0, 0, 0, 0))
+    return first, g.ConvOp(first.result, v, None, (2, 1), (0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("is_part", [True, False])
+def test_a_resident_that_a_pass_does_not_touch_takes_nothing(is_part):
+    net = network(halved, (1, 2, 12, 10), (4, 2, 1, 1), (2, 4, 1, 1))
+    first, second = net.layers
+    rows, part = first.result.axes[1], Part(second.result.axes[0].name, 0, 2)
+    kept = Resident(first.name, 0, 1), Resident(second.name, 1, 1, part if is_part else None)
+    loop = Loop(rows.name, steps(12, 1), Sequence((Compute((first.name,)), Compute((second.name,))), kept))
+    found = count(net, Sequence((loop,), (Resident("x1", 0, 0), Resident("x2", 0, 0))))
+    assert found.dram_bytes == net.compulsory_bytes
 
 
 def test_a_tree_that_is_no_plan_is_refused_in_words():
