@@ -98,8 +98,8 @@ class _Groups:
         self.layers = [frozenset(layer.axes) for layer in layers]
         self.parent: dict[Axis, Axis] = {}
         self.members: dict[Axis, set[Axis]] = {}
-        for axes in self.layers:
-            for axis in axes:
+        for layer in layers:
+            for axis in layer.axes:
                 if not axis.is_tap:
                     self.root(axis)
 

@@ -122,10 +122,11 @@ class AxisNetwork:
 
     def __post_init__(self) -> None:
         _settle(self.layers)
+        taken: dict[str, int] = {}
         for tensor in self.tensors:
-            _name_apart(tensor.axes, tensor.name)
+            _name_apart(tensor.axes, tensor.name, taken)
         for layer in self.layers:
-            _name_apart(layer.combine, layer.name)
+            _name_apart(layer.combine, layer.name, taken)
 
     @cached_property
     def maker(self) -> dict[Tensor, Layer]:
@@ -147,11 +148,13 @@ class AxisNetwork:
         return sum(t.size_bytes for t in read) + sum(t.size_bytes for t in self.tensors if t.is_output)
 
 
-def _name_apart(axes: Iterable[Axis], owner: str) -> None:
-    """Axes have the name of the first tensor or layer that has them before their own."""
+def _name_apart(axes: Iterable[Axis], owner: str, taken: dict[str, int]) -> None:
+    """Axes have the name of the first tensor or layer that has them before their own; numbered where it comes again."""
     for axis in axes:
         if not axis.is_named:
-            axis.name, axis.is_named = f"{owner}.{axis.name}", True
+            name = f"{owner}.{axis.name}"
+            count = taken[name] = taken.get(name, 0) + 1
+            axis.name, axis.is_named = name if count == 1 else f"{name}#{count}", True
 
 
 def _settle(layers: Iterable[Layer]) -> None:

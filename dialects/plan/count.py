@@ -38,12 +38,17 @@ Held = Mapping[Tensor, tuple[Part, ...]]
 
 @dataclass
 class Counted:
-    """Bytes over the DRAM port, the most bytes of SRAM at a time, and points that layers compute."""
+    """Bytes over the DRAM port, the most bytes of SRAM at a time, and points that layers compute.
+
+    `moved` and `held` say the first two of nodes: DRAM bytes of residents too, by `id`.
+    """
 
     read_bytes: int = 0
     write_bytes: int = 0
     sram_bytes: int = 0
     points: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    moved: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    held: dict[int, int] = field(default_factory=dict)
 
     @property
     def dram_bytes(self) -> int:
@@ -77,6 +82,7 @@ class _Walk(Named):
     # ------------------------------------------------------------ nodes
 
     def visit(self, node: Node, spans: Spans, fresh: Fresh, held: Held) -> None:
+        before = self.counted.dram_bytes
         match node:
             case Compute():
                 self.compute(node, spans, held)
@@ -84,6 +90,7 @@ class _Walk(Named):
                 self.loop(node, spans, fresh, held)
             case Sequence():
                 self.sequence(node, spans, fresh, held)
+        self.counted.moved[id(node)] += self.counted.dram_bytes - before
 
     def loop(self, node: Loop, spans: Spans, fresh: Fresh, held: Held) -> None:
         if node.over is not Over.TIME or node.halo is Halo.EXCHANGED:
@@ -211,28 +218,38 @@ class _Walk(Named):
         if node.subsets:
             raise PlanError("a sequence on subsets: only children in order are counted", node)
         for k, child in enumerate(node.children):
-            here, made = dict(held), set(self.made_in(child))
-            for resident in node.residents:
-                if resident.memory != "sram" or resident.sharded:
-                    where = f"resident {resident.tensor} in {resident.memory} {resident.sharded}"
-                    raise PlanError(f"{where}: only SRAM of one cluster is counted", resident)
-                if resident.first <= k <= resident.last:
-                    tensor = self.tensors[resident.tensor]
-                    if resident.part is None:
-                        here[tensor] = ()
-                    elif here.get(tensor) != ():
-                        here[tensor] = (*here.get(tensor, ()), resident.part)
+            made = set(self.made_in(child))
             begin = [(r, self.tensors[r.tensor]) for r in node.residents if r.first == k]
             boxes = [(r, t, box) for r, t in begin if (box := self.new_box(t, node, r, spans, fresh))]
             for resident, tensor, box in boxes:
                 self._note(id(resident), tensor, box)
                 if tensor not in made or self.is_begun(tensor, box):
-                    self.counted.read_bytes += self.left_bytes(tensor, box, held.get(tensor))
-            self.visit(child, spans, fresh, here)
+                    size = self.left_bytes(tensor, box, held.get(tensor))
+                    self.counted.read_bytes += size
+                    self.counted.moved[id(resident)] += size
+            self.visit(child, spans, fresh, self.held_at(node, k, held))
             for resident, tensor, box in boxes:
                 if tensor in made and self.leaves(tensor, node, resident):
                     self.begun.add((tensor, tuple(box.values())))
-                    self.counted.write_bytes += self.left_bytes(tensor, box, held.get(tensor))
+                    size = self.left_bytes(tensor, box, held.get(tensor))
+                    self.counted.write_bytes += size
+                    self.counted.moved[id(resident)] += size
+
+    def held_at(self, node: Sequence, k: int, held: Held) -> Held:
+        """What lies in SRAM while child k runs."""
+        here = dict(held)
+        for resident in node.residents:
+            if resident.memory != "sram" or resident.sharded:
+                where = f"resident {resident.tensor} in {resident.memory} {resident.sharded}"
+                raise PlanError(f"{where}: only SRAM of one cluster is counted", resident)
+            if resident.first <= k <= resident.last:
+                tensor = self.tensors[resident.tensor]
+                parts = here.get(tensor, ())
+                if resident.part is None:
+                    here[tensor] = ()
+                elif tensor not in here or parts:
+                    here[tensor] = (*parts, resident.part)
+        return here
 
     def new_box(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans, fresh: Fresh) -> Box:
         """What of a tensor its maker and readers here touch for the first time; empty where they touch nothing."""
@@ -329,15 +346,19 @@ class _Occupancy:
     def peak(self, node: Node, loops: tuple[Loop, ...]) -> int:
         match node:
             case Compute():
-                return self.compute(node, loops)
+                found = self.compute(node)
             case Loop():
-                return self.peak(node.body, (*loops, node)) + self.staying(node, (*loops, node), node.body, ())
+                found = self.peak(node.body, (*loops, node)) + self.staying(node, (*loops, node), node.body, ())
             case Sequence():
-                return max(self.child(node, k, loops) for k in range(len(node.children)))
+                found = max(self.child(node, k, loops) for k in range(len(node.children)))
+        self.walk.counted.held[id(node)] = found
+        return found
 
     def child(self, node: Sequence, k: int, loops: tuple[Loop, ...]) -> int:
         here = [r for r in node.residents if r.first <= k <= r.last]
-        size = sum(self.tile(id(r), self.walk.tensors[r.tensor]) for r in here if not r.storage_of)
+        sizes = {id(r): self.tile(id(r), self.walk.tensors[r.tensor]) for r in here if not r.storage_of}
+        self.walk.counted.held |= sizes
+        size = sum(sizes.values())
         names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
         self.held += names
         found = size + self.peak(node.children[k], loops)
@@ -378,7 +399,7 @@ class _Occupancy:
         extents[axis] = stays
         return _bytes(tensor, extents.values())
 
-    def compute(self, node: Compute, loops: tuple[Loop, ...]) -> int:
+    def compute(self, node: Compute) -> int:
         walk, most = self.walk, 0
         group = [walk.layers[name] for name in node.layers]
         own, wide = walk.own(node, self.held), {each.tensor: ELEMENTS[each.element] for each in node.sums}

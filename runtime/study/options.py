@@ -81,3 +81,19 @@ class CompareOptions:
     )
     all: bool = option("all cases, half an hour", default=False)
     json: bool = option("as JSON", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(Keywords):
+    """Print the plan of a model as a tree (docs/ir-plan.md), with DRAM bytes and SRAM of every node, on one cluster."""
+
+    output: str | None = option("write it to a file", "FILE", flag="-o", unsaid="it is printed")
+    plan: str | None = option("count this one, as `plan` wrote it or somebody changed it", "FILE", unsaid="one is found")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveOptions(Keywords):
+    """Print DRAM bytes against SRAM capacity, for 64 shares of a cluster's SRAM, with the compulsory bytes."""
+
+    csv: bool = option("as CSV", default=False)
+    svg: str | None = option("draw it", "FILE", unsaid="it is printed")

@@ -46,7 +46,14 @@ from frustum.runtime.model.options import (
     options_of,
 )  # fmt: skip
 from frustum.runtime.report.terminal import show
-from frustum.runtime.study.options import CompareOptions, DiffOptions, ExplainOptions, ExploreOptions
+from frustum.runtime.study.options import (
+    CompareOptions,
+    CurveOptions,
+    DiffOptions,
+    ExplainOptions,
+    ExploreOptions,
+    PlanOptions,
+)  # fmt: skip
 
 PIPELINE = "--pipeline"
 SHELLS = ("bash", "zsh", "fish")
@@ -55,6 +62,8 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "run": (RunOptions, "compile (or load), emulate, report"),
     "compile": (CompileOptions, "write the executable and manifest.json to a folder"),
     "inspect": (InspectOptions, "what is in an executable, a compiled folder, a model"),
+    "plan": (PlanOptions, "the plan as a tree, with what each node moves and holds"),
+    "curve": (CurveOptions, "DRAM bytes against SRAM capacity"),
     "explore": (ExploreOptions, "sweep keys of the target and options, keep the Pareto front"),
     "explain": (ExplainOptions, "why the plan is as it is, with other ways counted beside it"),
     "compare": (CompareOptions, "published figures beside ours, the bound and the source"),

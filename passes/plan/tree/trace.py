@@ -10,6 +10,7 @@ import numpy as np
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Resident, Sequence
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.forest import LEVELS, Kept, Record, Step
 from frustum.passes.plan.tree.intervals import Cut
 from frustum.passes.plan.tree.nest import Interior, Nest
@@ -33,10 +34,15 @@ class Place:
 
 
 def plan_of(search: Search) -> Sequence:
-    """The plan with the fewest DRAM bytes in all of the memory.  ValueError where none fits."""
+    """The plan with the fewest DRAM bytes in all of the memory; DoesNotFit where there is none."""
     if not np.isfinite(search.curve[LEVELS]):
-        raise ValueError(f"no plan of {search.network.name} fits {search.capacity:,} B of SRAM")
+        raise no_plan(search)
     return _Trace(search).whole()
+
+
+def no_plan(search: Search) -> DoesNotFit:
+    where, available = f"network @{search.network.name}", f"{search.capacity} B of SRAM"
+    return DoesNotFit("its smallest tiles", where, "more", available, "sram")
 
 
 class _Trace:

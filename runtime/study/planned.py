@@ -1,0 +1,108 @@
+"""The plan of a model as a tree, and DRAM bytes against SRAM capacity: `frustum plan` and `frustum curve`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from frustum.dialects.axes.network import AxisNetwork
+from frustum.dialects.plan.count import Counted, count
+from frustum.dialects.plan.text import plan_text
+from frustum.dialects.plan.tree import Node, Resident
+from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.plan.tree.forest import LEVELS
+from frustum.passes.plan.tree.search import Search
+from frustum.passes.plan.tree.trace import no_plan, plan_of
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A tree for a network, and what it was counted to move and hold."""
+
+    network: AxisNetwork
+    target: Target
+    tree: Node
+    counted: Counted
+
+    def text(self) -> str:
+        """As a file has it, with a comment behind each line: DRAM bytes of the node and the most SRAM at a time."""
+
+        def comment(node: Node | Resident) -> str:
+            moved, held = self.counted.moved.get(id(node), 0), self.counted.held.get(id(node), 0)
+            words = [f"{moved:,} B moved"] if moved else []
+            words += [f"{held:,} B held"] if held else []
+            return ", ".join(words)
+
+        return plan_text(self.network.name, self.target.name, self.tree, comment)
+
+
+def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> Planned:
+    """The plan with the fewest DRAM bytes on one cluster, or a given one; PlanError where it is none of the network,
+    DoesNotFit where it takes more SRAM than there is."""
+    capacity = target.cluster.sram.capacity_bytes
+    if tree is None:
+        tree = plan_of(Search(network, capacity))
+    counted = count(network, tree)
+    if counted.sram_bytes > capacity:
+        what, found = "what is resident and streamed at a time", f"{counted.sram_bytes} B"
+        raise DoesNotFit(what, f"plan @{network.name}", found, f"{capacity} B of SRAM", "sram")
+    return Planned(network, target, tree, counted)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """DRAM bytes for shares of an SRAM: `capacities` and `moved`, from the least share for which there is a plan."""
+
+    name: str
+    capacities: Sequence[int]
+    moved: Sequence[int]
+    compulsory_bytes: int
+
+    def rows(self) -> list[tuple[int, int, float]]:
+        return [(c, m, m / self.compulsory_bytes) for c, m in zip(self.capacities, self.moved, strict=True)]
+
+    def text(self) -> str:
+        """A line for each capacity: bytes, times the compulsory ones, and a bar."""
+        most = max(self.moved)
+        lines = [f"{self.name}: compulsory {self.compulsory_bytes:,} B", "  SRAM bytes    DRAM bytes  ratio"]
+        for capacity, moved, ratio in self.rows():
+            lines.append(f"{capacity:>12,}  {moved:>12,}  {ratio:5.3f}  {'#' * max(1, round(30 * moved / most))}")
+        return "\n".join(lines) + "\n"
+
+    def csv(self) -> str:
+        lines = [f"{c},{m},{self.compulsory_bytes}" for c, m in zip(self.capacities, self.moved, strict=True)]
+        return "\n".join(["sram_bytes,dram_bytes,compulsory_bytes", *lines]) + "\n"
+
+    def svg(self) -> str:
+        """Both axes are logarithmic; the dashed line is what any plan moves."""
+        width, height, edge = 640, 360, 48
+        x, y = np.log(self.capacities), np.log([*self.moved, self.compulsory_bytes])
+        across = edge + (x - x[0]) / max(x[-1] - x[0], 1e-9) * (width - 2 * edge)
+        up = height - edge - (y - y.min()) / max(float(np.ptp(y)), 1e-9) * (height - 2 * edge)
+        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, up, strict=False))
+        low = up[-1]
+        words = [
+            f'<text x="{edge}" y="{height - 16}">{self.capacities[0]:,} B of SRAM</text>',
+            f'<text x="{width - edge}" y="{height - 16}" text-anchor="end">{self.capacities[-1]:,} B</text>',
+            f'<text x="{edge}" y="{edge - 12}">{self.moved[0]:,} B of DRAM</text>',
+            f'<text x="{width - edge}" y="{low + 16:.1f}" text-anchor="end">{self.compulsory_bytes:,} B</text>',
+        ]
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
+            f'font-size="12"><rect width="{width}" height="{height}" fill="white"/>'
+            f'<line x1="{edge}" x2="{width - edge}" y1="{low:.1f}" y2="{low:.1f}" stroke="gray" stroke-dasharray="4"/>'
+            f'<polyline points="{points}" fill="none" stroke="black" stroke-width="2"/>{"".join(words)}</svg>\n'
+        )
+
+
+def curve_of(network: AxisNetwork, target: Target) -> Curve:
+    """One search answers all shares of the cluster's SRAM."""
+    search = Search(network, target.cluster.sram.capacity_bytes, wanted=range(LEVELS + 1))
+    is_there = np.isfinite(search.curve)
+    if not is_there.any():
+        raise no_plan(search)
+    capacities, moved = (each[is_there].astype(int).tolist() for each in (search.room, search.curve))
+    return Curve(network.name, capacities, moved, network.compulsory_bytes)
