@@ -88,7 +88,7 @@ class PlanOptions(Keywords):
     """Print the plan of a model as a tree (docs/ir-plan.md), with DRAM bytes and SRAM of every node, on one cluster."""
 
     output: str | None = option("write it to a file", "FILE", flag="-o", unsaid="it is printed")
-    plan: str | None = option("count this one, as `plan` wrote it or somebody changed it", "FILE", unsaid="one is found")
+    plan: str | None = option("count this one, as written by `plan` or changed", "FILE", unsaid="one is found")
 
 
 @dataclass(frozen=True, kw_only=True)

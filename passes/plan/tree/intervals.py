@@ -62,6 +62,11 @@ class Interval:
         }  # fmt: skip
 
     @cached_property
+    def lasting(self) -> frozenset[Tensor]:
+        """Results that no layer of the interval reads."""
+        return frozenset(t for t in self.makers if not set(self.reads.users[t][1:]) & set(self.layers))
+
+    @cached_property
     def axes(self) -> tuple[Axis, ...]:
         own = (axis for layer in self.layers for axis in layer.axes if not axis.is_tap)
         return tuple(dict.fromkeys((*own, *(axis for t in self.touched for axis in t.axes))))

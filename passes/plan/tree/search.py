@@ -55,6 +55,8 @@ class Limits:
     """Of SRAM, that a part of one tensor may take."""
 
 
+SMALL = 8
+"""What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
 MOST_ABOVE = 3
 """Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
 NARROW: dict[str, Any] = {"longest": 8, "states": 4, "news": 1, "shares": (), "depth": 0}
@@ -267,7 +269,7 @@ class Search:
         higher than the best."""
         own = self.interval(first, stop)
         nest = self.nest(own, extents, resident)
-        if depth == 0 or stop - first < 2:
+        if depth == 0 or not self._may_loop(own, extents, resident):
             return nest
         key = self.key("unit", own, extents, resident, depth)
         most, known = self._known(key, most)
@@ -278,6 +280,12 @@ class Search:
             known = best[0]
             self._bounded[key] = most, known
         return known
+
+    def _may_loop(self, own: Interval, extents: Extents, resident: Mapping[Tensor, float]) -> bool:
+        """Whether a loop around several units may pay: it makes smaller what they hand each other."""
+        inside = (self.size(t, extents) for t in own.makers if t not in resident and t not in own.lasting)
+        is_whole = all(share == 1.0 for share in resident.values())
+        return is_whole and sum(inside) > self.capacity / SMALL
 
     def forest(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
