@@ -31,11 +31,11 @@ from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.parser import Parser, ParserState, UnresolvedOperand
 from xdsl.utils.exceptions import DiagnosticException, ParseError
 from xdsl.utils.lexer import Input, Span
-from xdsl.utils.mlir_lexer import MLIRLexer
 
 from frustum.dialects.diagnostic import did_you_mean, one_line, render
 from frustum.dialects.errors import Error
 from frustum.dialects.foreign import name_of
+from frustum.dialects.lexer import Lexer
 
 AttributeT = TypeVar("AttributeT", bound=Attribute)
 
@@ -113,7 +113,7 @@ class LocParser(Parser):
 
     def __init__(self, ctx: Context, source: SourceText) -> None:
         super().__init__(ctx, "", source.file)
-        self._parser_state = ParserState(_Lexer(Input(source.text, source.file)))
+        self._parser_state = ParserState(Lexer(Input(source.text, source.file)))
         self._source = source
         self._names: list[Span] = []
         self._first_uses: dict[str, Span] = {}
@@ -209,14 +209,6 @@ class _Aliases(dict[str, Attribute]):
         if name in self._early:
             self._early.remove(name)
             del self[name]
-
-
-class _Lexer(MLIRLexer):
-    """xDSL's lexer takes time exponential in the length of a string that has no closing quote; this one does not."""
-
-    _unescaped_characters_regex = re.compile(
-        MLIRLexer._unescaped_characters_regex.pattern.replace("]+|", "]|")
-    )
 
 
 @contextmanager

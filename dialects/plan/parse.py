@@ -9,12 +9,13 @@ from typing import NoReturn, TypeVar
 from xdsl.context import Context
 from xdsl.dialects.builtin import Builtin
 from xdsl.ir import Attribute
-from xdsl.parser import Parser
+from xdsl.parser import Parser, ParserState
 from xdsl.utils.exceptions import ParseError
-from xdsl.utils.lexer import Span
+from xdsl.utils.lexer import Input, Span
 
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.diagnostic import did_you_mean, render
+from frustum.dialects.lexer import Lexer
 from frustum.dialects.plan.check import ELEMENTS, ENGINES, MEMORIES, ORDERS, PlanError, check_structure
 from frustum.dialects.plan.renaming import Pairs
 from frustum.dialects.plan.repeats import Repeat, Stated
@@ -37,6 +38,10 @@ from frustum.dialects.plan.tree import (
 
 LEVELS = tuple(over.value for over in Over if over is not Over.TIME)
 HALOS = tuple(halo.value for halo in Halo if halo is not Halo.NONE)
+LARGEST = (1 << 31) - 1
+"""Of extents and positions, which are those of tensors."""
+MOST_PASSES = 1 << 20
+"""Of a loop: each is an entry of its tree. More would be a program of more instructions than any memory has."""
 STATEMENTS = "for, compute, resident, recompute, again, subsets, { or }"
 T = TypeVar("T")
 
@@ -80,7 +85,8 @@ def read_plan(text: str, extents: Extents | None = None, file: str = "plan") -> 
     context = Context()
     context.load_dialect(Builtin)
     try:
-        parser = Parser(context, text, file)
+        parser = Parser(context, "", file)
+        parser._parser_state = ParserState(Lexer(Input(text, file)))
         reader = PlanReader(parser, extents)
         if parser.parse_optional_keyword("fplan.plan") is None:
             reader.keyword("plan")
@@ -189,9 +195,12 @@ class PlanReader:
         return self.parser.parse_identifier()
 
     def number(self, what: str) -> int:
+        span = self.here
         found = self.parser.parse_optional_integer(allow_boolean=False, allow_negative=False)
         if found is None:
             self.refuse(what)
+        if found > LARGEST:
+            raise ParseError(span, f"{what}: at most {LARGEST}, found {found}")
         return found
 
     def listed(self, item: Callable[[], T]) -> list[T]:
@@ -269,12 +278,12 @@ class PlanReader:
         span, step = self.here, self.number("the positions of a pass")
         if step < 1:
             raise ParseError(span, "a step has at least one position, found 0")
-        if self.has("of"):
-            return steps(self.number("the extent of the axis"), step)
-        extent = (self.known or {}).get(axis)
+        extent = self.number("the extent of the axis") if self.has("of") else (self.known or {}).get(axis)
         if extent is None:
             near = did_you_mean(axis, list(self.known or {}))
             self.refuse("'of EXTENT'", f"; no network here says the extent of {axis}{near}")
+        if extent > step * MOST_PASSES:
+            raise ParseError(span, f"step {step} of {extent}: at most {MOST_PASSES} passes; take a larger step")
         return steps(extent, step)
 
     def order(self) -> str:

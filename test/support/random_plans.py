@@ -1,9 +1,11 @@
-"""Random plans for hypothesis: legal ones of random small networks, and trees of any shape for the text form."""
+"""Random plans for hypothesis: legal ones of random small networks, and trees of any shape; and those of the page."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import random_network
 from hypothesis import assume
@@ -32,6 +34,9 @@ from frustum.dialects.plan.tree import (
 )  # fmt: skip
 
 MOST_LAYERS = 6
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ir-plan.md"
+PAGE_PLANS = re.findall(r"^```\n(plan @.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+"""The plans of the page, as text."""
 
 
 class Planned:

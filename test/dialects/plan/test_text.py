@@ -1,9 +1,13 @@
 """Plans as text: there and back, equal parts once, and what is said of texts that are none."""
 
+import re
+from random import Random
+
 import pytest
 import random_plans
 from axis_networks import SHAPES, mlp, network
 from hypothesis import given, settings
+from random_plans import PAGE_PLANS
 
 from frustum.dialects.plan.check import PlanError
 from frustum.dialects.plan.dialect import plan_op, tree_of
@@ -140,6 +144,8 @@ WRONG = {
     "{ for step 2 of 3 { compute a } }": "1:7: .*an axis, found 'step'; a name that is a keyword stands in quotes",
     "{ for x step 2 { compute a } }": "1:16: error: expected 'of EXTENT', found '{'; no network here says the extent",
     "{ for x step 0 of 2 { compute a } }": "1:14: error: a step has at least one position, found 0",
+    "{ for x step 1 of 2147483647 { compute a } }": "1:14: error: step 1 of 2147483647: at most 1048576 passes; take a",
+    "{ for x step 1 of 2147483648 { compute a } }": "1:19: error: the extent of the axis: at most 2147483647, found",
     "{ for x of 2 { compute a } }": "1:9: error: expected 'step N of EXTENT' or 'ranges ",
     "{ for x ranges [0, 3, 2] { compute a } }": "1:3: error: for x: ranges rise from 0 to the extent of the axis",
     "{ for x ranges [1, 3] { compute a } }": "ranges rise from 0",
@@ -158,6 +164,7 @@ WRONG = {
     "{ compue a }": "1:3: .*found 'compue'; did you mean 'compute'",
     "{ compute conv#2 }": "1:15: .*found '#2'; a name that is no word stands in quotes",
     "{ compute /l/q }": "1:11: error: expected the name of a layer, found '/'; a name that is no word stands",
+    '{ compute "a quote that nothing closes }': "1:11: error: End of file reached before closing string literal",
     "{ compute a": "1:12: .*found the end of the text",
     "{ compute a on vectr }": "1:16: .*found 'vectr'; did you mean 'vector'",
     "{ compute a sum y as f8 }": "1:22: error: expected a type of sums .f16, bf16, f32, i32., found 'f8'",
@@ -178,6 +185,25 @@ def test_what_is_wrong_is_said_with_its_place(text):
     said = WRONG[text] if not start else WRONG[text].replace("1:", "2:", 1)
     with pytest.raises(PlanError, match=said):
         parse_plan(start + text)
+
+
+TOKENS = re.compile(r'"[^"]*"|[\w.]+|\s+|.')
+ODD = ['"\\ff"', '"\\zz"', '"', "0x1F", "-3", "9" * 20, "//", "\0", "é", "@", "%x", "#a", "1.5", "true", "map", "2x"]
+
+
+def test_edited_texts_are_read_or_refused_with_their_place():
+    random, words = Random(1), [*ODD, *(word for plan in PAGE_PLANS for word in TOKENS.findall(plan))]
+    for _ in range(400):
+        text = TOKENS.findall(random.choice(PAGE_PLANS))
+        for _ in range(random.randint(1, 4)):
+            at = random.randrange(len(text))
+            text[at : at + random.randint(0, 1)] = random.choice([[], [random.choice(words)]])
+        try:
+            plan = parse_plan("".join(text))
+        except PlanError as error:
+            assert re.match(r"plan:\d+:\d+: error: ", str(error))
+        else:
+            assert parse_plan(plan_text(*plan)) == plan
 
 
 def test_deep_nests_are_refused_in_words():
