@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LEVELS = 64
 Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
 """Tensors that lie in SRAM, and the share of each, in the order in which they came."""
+NOTHING_WANTED = np.full(LEVELS + 1, -np.inf)
 WEIGHT_SHARE = 4
 """A weight that later units read too stays only if it takes at most this part of SRAM. 2026-11-28."""
 
@@ -72,8 +73,7 @@ class Forest:
         self.sizes = {t: search.size(t, extents) for t in own.touched}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
-        self.wanted = slice(None) if most is None else np.flatnonzero(most > -np.inf)
-        self.most = None if most is None else most[self.wanted] * (1 + 1e-9)
+        self.most = None if most is None else most * (1 + 1e-9)
         self.least_after = np.zeros(stop - first + 1)
         """DRAM bytes of what layers from each on are the first to use."""
         for tensor in own.outside:
@@ -100,17 +100,15 @@ class Forest:
         """Whether a plan that begins so, and moves at least so many bytes more until `end`, may be of use."""
         if self.most is None:
             return True
-        return bool((curve[self.wanted] + (more + self.least_after[end - self.first]) <= self.most).any())
+        return bool((curve + (more + self.least_after[end - self.first]) <= self.most).any())
 
     def left(self, curve: Floats, extra: float, end: int, levels: int) -> Floats | None:
         """What a unit from a state with this curve has to be below, where so many levels of SRAM are taken."""
         if self.most is None:
             return None
-        found = np.full(LEVELS + 1, -np.inf)
-        here = curve[self.wanted]
-        before = np.where(np.isfinite(here), here, 0.0) + (extra + self.least_after[end - self.first])
-        found[self.wanted] = np.where(np.isfinite(here), self.most - before, -np.inf)
-        return np.concatenate([found[levels:], np.full(levels, -np.inf)])
+        with np.errstate(invalid="ignore"):  # no curve is -inf where nothing is wanted
+            found = self.most - curve - (extra + self.least_after[end - self.first])
+        return found if levels <= 0 else np.concatenate([found[levels:], NOTHING_WANTED[:levels]])
 
     def extend(self, here: int, end: int, states: dict[Kept, Floats], target: dict[Kept, Floats]) -> None:
         """From all states through the unit [here, end)."""

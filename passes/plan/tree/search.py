@@ -37,7 +37,7 @@ NEAR = 1.02
 class Limits:
     """How wide the search is: the same for all networks."""
 
-    longest: int = 12
+    longest: int = 24
     """Layers of a unit."""
     depth: int = 1
     """Loops around forests within each other."""
@@ -131,7 +131,7 @@ class Search:
         return self._intervals[first, stop]
 
     def size(self, tensor: Tensor, extents: Extents) -> float:
-        return math.prod(extents[axis] for axis in tensor.axes) * tensor.element_bits / 8
+        return math.prod([extents[axis] for axis in self.reads.axes_of[tensor]]) * tensor.element_bits / 8
 
     def key(self, kind: str, own: Interval, extents: Extents, resident: Mapping[Tensor, float], depth: int) -> object:
         numbers = own.numbers
@@ -202,6 +202,19 @@ class Search:
         """Loops over a class around a forest that may be better than `best[0]`, and below `most`."""
         own = self.interval(first, stop)
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
+        ways = list(self._loop_ways(own, extents, resident))
+        least = [self._least_of(way, free, resident) for way in ways]
+        wanted = slice(None) if most is None else np.flatnonzero(most > -np.inf)
+        for k in sorted(range(len(ways)), key=lambda k: float(least[k][wanted][-1])):
+            way, bound = ways[k], best[0] if most is None else np.minimum(best[0], most)
+            if (bound > least[k] * (1 + 1e-9)).any():
+                inside = {**resident, **dict.fromkeys(way.above, 1.0)}
+                body = self.forest(first, stop, way.extents, inside, depth - 1, self._most_of(way, bound))
+                curve = shifted(way.count * body, way.levels) + way.once
+                yield self._with_weights(curve, way), way
+
+    def _loop_ways(self, own: Interval, extents: Extents, resident: Mapping[Tensor, float]) -> Iterator[LoopWay]:
+        free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
         for group, is_windowed in own.classes:
             if is_windowed:
                 continue
@@ -216,30 +229,18 @@ class Search:
                     smaller[each] = -(-extents[each] * step // extents[axis])
                 for k in range(min(len(maps), MOST_ABOVE) + 1):
                     above = tuple(maps[:k])
-                    way = self._loop_way(own, group, step, count, above, maps, smaller, extents, weights)
-                    bound = best[0] if most is None else np.minimum(best[0], most)
-                    if way is None or not self._may_pay(way, free, resident, bound):
-                        continue
-                    inside = {**resident, **dict.fromkeys(above, 1.0)}
-                    body = self.forest(first, stop, smaller, inside, depth - 1, self._most_of(way, bound))
-                    curve = shifted(count * body, way.levels) + way.once
-                    yield self._with_weights(curve, way), way
+                    size = sum(self.size(t, extents) for t in above)
+                    if size <= self.capacity:
+                        sums = [t for t in maps if t in own.makers and t not in above]
+                        once = size + sum((count - 1) * self.size(t, extents) for t in sums)
+                        yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
-    def _loop_way(
-        self, own: Interval, group: Class, step: int, count: int, above: tuple[Tensor, ...], maps: list[Tensor],
-        smaller: dict[Axis, int], extents: Extents, weights: float,
-    ) -> LoopWay | None:  # fmt: skip
-        size = sum(self.size(t, extents) for t in above)
-        if size > self.capacity:
-            return None
-        once = size + sum((count - 1) * self.size(t, extents) for t in maps if t in own.makers and t not in above)
-        return LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
-
-    def _may_pay(self, way: LoopWay, free: list[Tensor], resident: Mapping[Tensor, float], best: Floats) -> bool:
+    def _least_of(self, way: LoopWay, free: list[Tensor], resident: Mapping[Tensor, float]) -> Floats:
         """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes."""
         moved = sum(self.size(t, way.extents) * (1 - resident.get(t, 0.0)) for t in free if t not in way.above)
-        least = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
-        return bool((best > least * (1 + 1e-9))[way.levels + 1 :].any())
+        found = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
+        found[: way.levels + 1] = np.inf
+        return found
 
     def _most_of(self, way: LoopWay, best: Floats) -> Floats:
         """Of one pass, for the loop to be below these bounds: with as many weights in SRAM as each leaves room for."""

@@ -102,6 +102,7 @@ class Reads:
         self.axes: dict[Layer, frozenset[Axis]] = {
             layer: frozenset(axis for axis in layer.axes if not axis.is_tap) for layer in network.layers
         }
+        self.axes_of = {tensor: tensor.axes for tensor in network.tensors}
         self.users: dict[Tensor, tuple[Layer, ...]] = {tensor: () for tensor in network.tensors}
         """Its maker, then its readers."""
         for layer in network.layers:
