@@ -22,6 +22,8 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.tree import Copy
+from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.forest import LEVELS, Forest, Record, shifted
 from frustum.passes.plan.tree.intervals import Interval, cut_of, steps_of
 from frustum.passes.plan.tree.nest import Interior, Nest, Way
@@ -95,6 +97,8 @@ class Search:
         self.extents |= {axis: axis.extent for tensor in network.tensors for axis in tensor.axes}
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users = {t: [number[layer] for layer in users] for t, users in self.reads.users.items()}
+        self.copies: tuple[Copy, ...] = ()
+        """Layers of the network that are others made again."""
         self._intervals: dict[tuple[int, int], Interval] = {}
         self._curves: dict[object, Floats] = {}
         self._bounded: dict[object, tuple[Floats | None, Floats]] = {}
@@ -310,6 +314,18 @@ class Search:
         if bound is None or (most is not None and (bound >= most).all()):
             return bound, curve
         return None if most is None else np.maximum(bound, most), None
+
+
+def searched(network: AxisNetwork, capacity: int, wanted: Sequence[int] = (LEVELS,)) -> Search:
+    """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
+    best = first = Search(network, capacity, wanted=wanted)
+    for other, copies in alternatives(network, capacity / SMALL):
+        search = Search(other, capacity, wanted=wanted)
+        search.copies = copies
+        search._curves, search._bounded, search._good = first._curves, first._bounded, first._good
+        if search.curve[LEVELS] < best.curve[LEVELS]:
+            best = search
+    return best
 
 
 class _Best:

@@ -37,7 +37,7 @@ def plan_of(search: Search) -> Sequence:
     """The plan with the fewest DRAM bytes in all of the memory; DoesNotFit where there is none."""
     if not np.isfinite(search.curve[LEVELS]):
         raise no_plan(search)
-    return _Trace(search).whole()
+    return replace(_Trace(search).whole(), copies=search.copies)
 
 
 def no_plan(search: Search) -> DoesNotFit:
