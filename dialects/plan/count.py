@@ -139,7 +139,7 @@ class _Walk(Named):
         """Boxes of operands that a part of a layer needs; none where the part is empty."""
         if all(low < high for low, high in span.values()):
             for boxes in layer.part(span):
-                yield from ((tensor, of_leaves(box)) for tensor, box in boxes)
+                yield from boxes
 
     # ------------------------------------------------------------ rolling
 
@@ -220,7 +220,8 @@ class _Walk(Named):
         for k, child in enumerate(node.children):
             made = set(self.made_in(child))
             begin = [(r, self.tensors[r.tensor]) for r in node.residents if r.first == k]
-            boxes = [(r, t, box) for r, t in begin if (box := self.new_box(t, node, r, spans, fresh))]
+            found = [(r, t, self.new_box(t, node, r, spans, fresh)) for r, t in begin]
+            boxes = [(r, t, box) for r, t, box in found if box is not None]
             for resident, tensor, box in boxes:
                 self._note(id(resident), tensor, box)
                 if tensor not in made or self.is_begun(tensor, box):
@@ -251,12 +252,14 @@ class _Walk(Named):
                     here[tensor] = (*parts, resident.part)
         return here
 
-    def new_box(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans, fresh: Fresh) -> Box:
-        """What of a tensor its maker and readers here touch for the first time; empty where they touch nothing."""
+    def new_box(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans, fresh: Fresh) -> Box | None:
+        """What of a tensor its maker and readers here touch for the first time; None where they touch nothing."""
         found: Box = {}
+        is_touched = False
         for child in node.children[resident.first : resident.last + 1]:
             for name in layers_in(child):
                 for other, box in self.touched(self.layers[name], spans[name]):
+                    is_touched |= other is tensor
                     for axis, (low, high) in box.items() if other is tensor else ():
                         a, b = found.get(axis, (low, high))
                         found[axis] = min(a, low), max(b, high)
@@ -267,7 +270,7 @@ class _Walk(Named):
         if part is not None and found:
             axis = next(a for a in found if a.name == part.axis)
             found[axis] = max(found[axis][0], part.start), min(found[axis][1], part.stop)
-        return found if all(low < high for low, high in found.values()) else {}
+        return found if is_touched and all(low < high for low, high in found.values()) else None
 
     def touched(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
         if all(low < high for low, high in span.values()):
@@ -310,7 +313,8 @@ class _Walk(Named):
             self.counted.points[name] += math.prod(
                 high - low for low, high in (span.get(axis, (0, axis.extent)) for axis in layer.axes)
             )
-            for tensor, box in self.touched(layer, span):
+            boxes = {(tensor, tuple(box.items())): box for tensor, box in self.touched(layer, span)}
+            for (tensor, _), box in boxes.items():  # an operand that is read twice alike is streamed once
                 if tensor in own:
                     if tensor is layer.result:
                         self._note(id(node), tensor, box)
@@ -429,7 +433,7 @@ class _Occupancy:
             for tensor, extents in moved.items():
                 size, own = _bytes(tensor, extents.values()), links[tensor].get(axis)
                 extent = 0 if own is None else extents[own]
-                total += size if own is None else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
+                total += size if not extent else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
             ways.append(total)
         return min(ways)
 
@@ -474,17 +478,3 @@ def bytes_of(tensor: Tensor, box: Box) -> int:
 
 def _bytes(tensor: Tensor, extents: Iterable[int]) -> int:
     return -(-math.prod(extents) * tensor.element_bits // 8)
-
-
-def of_leaves(box: Box) -> Box:
-    """The smallest box of unsplit axes around a box of axes that were split since."""
-    found: Box = {}
-    for axis, (low, high) in box.items():
-        if axis.parts is None:
-            found[axis] = low, high
-            continue
-        outer, inner = axis.parts
-        first, last = low // inner.extent, (high - 1) // inner.extent
-        rest = (low % inner.extent, (high - 1) % inner.extent + 1) if first == last else (0, inner.extent)
-        found |= of_leaves({outer: (first, last + 1), inner: rest})
-    return found

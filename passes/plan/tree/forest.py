@@ -7,12 +7,13 @@ fewest DRAM bytes so far, for each of `LEVELS` shares of SRAM.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.passes.plan.tree.intervals import Interval
 from frustum.passes.plan.tree.spans import Extents, Floats
@@ -58,6 +59,12 @@ def shifted(curve: Floats, levels: int) -> Floats:
     return found
 
 
+def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> Axis | None:
+    """The longest axis that no loop cuts: along it a part of the tensor stays."""
+    free = [axis for axis in tensor.axes if extents[axis] == axis.extent and axis not in busy]
+    return max(free, key=lambda axis: axis.extent, default=None)
+
+
 class Forest:
     """Units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
 
@@ -70,7 +77,7 @@ class Forest:
         own, limits = search.interval(first, stop), search.limits
         self.most_states = limits.states if depth == limits.depth else limits.states // 2
         self.has_shares = not resident and (depth == limits.depth or stop - first == len(search.layers))
-        self.sizes = {t: search.size(t, extents) for t in own.touched}
+        self.sizes = {t: search.size(t, extents) * own.shares[t] for t in own.touched}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
         self.most = None if most is None else most * (1 + 1e-9)
@@ -144,9 +151,11 @@ class Forest:
             return
         for tensor in large or new:
             for part in self.search.limits.shares if self.is_read_from(tensor, end) else ():
-                share = capacity / part / self.sizes[tensor]
-                if share < 0.95:
-                    yield tuple((t, share if t is tensor else 1.0) for t in new)
+                axis = part_axis(tensor, self.extents)
+                if axis is not None:
+                    positions = int(capacity / part / self.sizes[tensor] * axis.extent)
+                    if 0 < positions < axis.extent:
+                        yield tuple((t, positions / axis.extent if t is tensor else 1.0) for t in new)
 
     def step(
         self, here: int, end: int, kept: Kept, curve: Floats, new: Kept, target: dict[Kept, Floats]
@@ -159,7 +168,8 @@ class Forest:
             return
         resident = {t: s for t in own.outside if (s := during.get(t, self.resident.get(t, 0.0)))}
         extra = sum(share * self.sizes[t] for t, share in new if t not in own.makers or t in self.outside)
-        least = extra + sum(self.sizes[t] * (1.0 - resident.get(t, 0.0)) for t in own.outside)
+        moved = ((t, 1.0 - resident.get(t, 0.0)) for t in own.outside)
+        least = extra + sum(search.size(t, self.extents) * own.shares[t] * share for t, share in moved)
         if not self.may_win(curve, least, end):
             return
         left = self.left(curve, extra, end, search.levels(size))

@@ -62,6 +62,17 @@ class Interval:
         }  # fmt: skip
 
     @cached_property
+    def shares(self) -> dict[Tensor, float]:
+        """Of each tensor from outside that is not made here how much of it is read here."""
+        inside = set(self.layers)
+        return {
+            t: 1.0 if t in self.makers else float(
+                self.network.read_share(t, (layer for layer in self.reads.users[t] if layer in inside))
+            )
+            for t in self.touched
+        }  # fmt: skip
+
+    @cached_property
     def lasting(self) -> frozenset[Tensor]:
         """Results that no layer of the interval reads."""
         return frozenset(t for t in self.makers if not set(self.reads.users[t][1:]) & set(self.layers))

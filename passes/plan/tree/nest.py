@@ -36,7 +36,9 @@ class Interior:
     def __init__(self, own: Interval, extents: Extents) -> None:
         self.own, self.extents = own, extents
         self.tensors, self.layers, self.reads = own.touched, own.layers, own.reads
-        self.sizes = np.array([math.prod(extents[a] for a in t.axes) * t.element_bits / 8 for t in self.tensors])
+        self.sizes = np.array(
+            [math.prod(extents[a] for a in t.axes) * t.element_bits / 8 * own.shares[t] for t in self.tensors]
+        )
         self.outside = np.array([t in own.outside for t in self.tensors])
         place = {layer: k for k, layer in enumerate(self.layers)}
         users = [[place[user] for user in own.reads.users[t] if user in place] for t in self.tensors]

@@ -56,6 +56,8 @@ class Passes:
         self.made: dict[Layer, Span | None] = {}
         """Along the layer's axis of the class; None: it has none, and is repeated."""
         self._uses: dict[tuple[Tensor, Axis], dict[Layer, Span]] = {}
+        self._whole: set[tuple[Tensor, Axis]] = set()
+        """What some layer needs all of in each pass."""
         self._proportions: dict[int, Span] = {}
         self._find(own.outside)
 
@@ -73,9 +75,10 @@ class Passes:
             made = span.news if self.cut.is_rolling else span
             self.made[layer] = made
             for read in self.reads.of[layer]:
-                if read.position is None or not read.position.moves(own):
-                    continue
                 key = read.tensor, read.axis
+                if read.position is None or not read.position.moves(own):
+                    self._whole.add(key)
+                    continue
                 needed = self.reads.along(read, own, span)
                 asked[key] = asked[key].joined(needed) if key in asked else needed
                 used = self.reads.along(read, own, made)
@@ -124,8 +127,8 @@ class Passes:
         made = self.made[users[0]] if is_made and axis in self.cut.group else None
         if made is None and (is_made or not uses):
             return None
-        if any(layer not in uses and layer.result is not tensor for layer in users):
-            return None  # one of them needs all of it in each pass
+        if (tensor, axis) in self._whole or any(k not in uses and k.result is not tensor for k in users):
+            return None
         read = None
         for span in uses.values():
             read = span if read is None else read.joined(span)

@@ -214,7 +214,7 @@ class Search:
         own = self.interval(first, stop)
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
         ways = list(self._loop_ways(own, extents, resident))
-        least = [self._least_of(way, free, resident) for way in ways]
+        least = [self._least_of(own, way, free, resident) for way in ways]
         wanted = slice(None) if most is None else np.flatnonzero(most > -np.inf)
         for k in sorted(range(len(ways)), key=lambda k: float(least[k][wanted][-1])):
             way, bound = ways[k], best[0] if most is None else np.minimum(best[0], most)
@@ -230,7 +230,7 @@ class Search:
             if is_windowed:
                 continue
             still = [t for t in free if not any(axis in group for axis in t.axes)]
-            weights = sum(self.size(t, extents) for t in still if t.kind is Kind.WEIGHT)
+            weights = sum(self.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
             maps = sorted((t for t in still if t.kind is not Kind.WEIGHT), key=lambda t: -self.size(t, extents))
             axis = own.reference(group)
             for step in steps_of(own, group, extents, self.limits.outer_steps):
@@ -246,9 +246,10 @@ class Search:
                         once = size + sum((count - 1) * self.size(t, extents) for t in sums)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
-    def _least_of(self, way: LoopWay, free: list[Tensor], resident: Mapping[Tensor, float]) -> Floats:
+    def _least_of(self, own: Interval, way: LoopWay, free: list[Tensor], resident: Mapping[Tensor, float]) -> Floats:
         """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes."""
-        moved = sum(self.size(t, way.extents) * (1 - resident.get(t, 0.0)) for t in free if t not in way.above)
+        moving = (t for t in free if t not in way.above)
+        moved = sum(self.size(t, way.extents) * own.shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
         found = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
         found[: way.levels + 1] = np.inf
         return found

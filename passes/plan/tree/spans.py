@@ -123,10 +123,12 @@ class Reads:
             if tensor is layer.result:
                 self._plain[key] = {axis: axis for axis in tensor.axes}
             else:
-                own = [read for read in self.of[layer] if read.tensor is tensor]
-                self._plain[key] = {
-                    axis: read.axis for read in own if (axis := _plain_axis(read)) is not None
-                }
+                found: dict[Axis, set[Axis | None]] = {}
+                for read in self.of[layer]:
+                    if read.tensor is tensor:
+                        found.setdefault(read.axis, set()).add(_plain_axis(read))
+                alone = {own: axes.pop() for own, axes in found.items() if len(axes) == 1}
+                self._plain[key] = {axis: own for own, axis in alone.items() if axis is not None}
         return self._plain[key]
 
     def storage_of(self, layer: Layer) -> Tensor | None:

@@ -11,7 +11,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Resident, Sequence
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree.forest import LEVELS, Kept, Record, Step
+from frustum.passes.plan.tree.forest import LEVELS, Kept, Record, Step, part_axis
 from frustum.passes.plan.tree.intervals import Cut
 from frustum.passes.plan.tree.nest import Interior, Nest
 from frustum.passes.plan.tree.search import LoopWay, Search
@@ -92,10 +92,9 @@ class _Trace:
         """So much of a tensor along its longest axis that no loop cuts; None: all of it."""
         if share > ALL:
             return None
-        free = [a for a in tensor.axes if extents[a] == a.extent and not any(a in cut.group for cut in busy)]
-        if not free:
+        axis = part_axis(tensor, extents, {a for cut in busy for a in cut.group})
+        if axis is None:
             return Part(tensor.axes[0].name, 0, 0)
-        axis = max(free, key=lambda a: a.extent)
         return Part(axis.name, 0, int(share * axis.extent + 1e-6))
 
     def unit(self, first: int, stop: int, place: Place, level: int) -> Node:
