@@ -1,3 +1,4 @@
+# Tests: test/runtime/tools/test_plan.py
 """Networks as the search over plans takes them: the passes of the graph level that every plan begins with."""
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from frustum.runtime.model import request as asked
 from frustum.runtime.model.options import Keywords, Request, flag_of, options_of, with_stored_dtype
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import PlanOptions
-from frustum.runtime.study.planned import Planned, planned
+from frustum.runtime.study.planned import CountedPlan, planned
 
 TAKEN = {"model", "target", "dtype", "shapes", "dims", "batch", "bind", "host", "weights_seed"}
 """Options of `compile` that say something of the network or the machine, and not of how the present planner plans."""
@@ -73,7 +73,7 @@ def refuse_others(options: Keywords) -> None:
             raise UsageError(f"error: {flag_of(each)} has no effect on a plan as a tree; of compile's options: {taken}")
 
 
-def given_plan(file: Path, networks: list[AxisNetwork], target: Target) -> Planned:
+def given_plan(file: Path, networks: list[AxisNetwork], target: Target) -> CountedPlan:
     """The plan in a file, counted; errors name line and column."""
     try:
         text = file.read_text("utf-8")

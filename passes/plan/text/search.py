@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """Find the plan of every network."""
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from frustum.dialects.plan.count import count
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.forest import LEVELS
-from frustum.passes.plan.tree.search import Search, searched
+from frustum.passes.plan.tree.search import PlanSearch, searched
 from frustum.passes.plan.tree.trace import plan_of
 
 OFF = 0.06
@@ -49,7 +49,7 @@ def test_plans_of_many_random_networks_are_as_the_search_says(drawn, capacity):
 @pytest.fixture(scope="module")
 def curve():
     """Of an MLP, for shares of 64 KiB."""
-    return Search(network(mlp, *MLP), 1 << 16, wanted=range(LEVELS + 1)).curve
+    return PlanSearch(network(mlp, *MLP), 1 << 16, wanted=range(LEVELS + 1)).curve
 
 
 def test_bytes_never_rise_with_sram_and_end_at_the_compulsory_ones(curve):
@@ -61,7 +61,7 @@ def test_bytes_never_rise_with_sram_and_end_at_the_compulsory_ones(curve):
 @pytest.mark.parametrize("capacity", [1 << 12, 1 << 13, 1 << 14, 1 << 15])
 def test_one_search_answers_what_separate_searches_do(curve, capacity):
     """At capacities that are whole levels of the larger search."""
-    own = Search(network(mlp, *MLP), capacity).curve[LEVELS]
+    own = PlanSearch(network(mlp, *MLP), capacity).curve[LEVELS]
     assert own == pytest.approx(curve[capacity * LEVELS >> 16], rel=0.03)
 
 
