@@ -1,3 +1,4 @@
+# Tests: test/runtime/tools/test_plan.py
 """Networks as the search over plans takes them: the passes of the graph level that every plan begins with."""
 
 from __future__ import annotations
@@ -20,6 +21,19 @@ from frustum.passes.graph.composites.part_products import PartProducts
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.split_reductions import SplitReductions
+from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.passes.onnx.place_host import Placement
+
+
+def networks_of_model(
+    found: ModuleOp | Placement, stem: str, target: Target, dtype: str | None = None
+) -> list[AxisNetwork]:
+    """The networks of an imported model; of one in pieces, those on the device, called `stem` and a number."""
+    if isinstance(found, ModuleOp):
+        return networks_to_plan(found, target, dtype)
+    parts = [part for part in found.parts if part.kind != "host"]
+    modules = [import_onnx(part.model, network=f"{stem}_{k}", whole=part.whole) for k, part in enumerate(parts)]
+    return [network for module in modules for network in networks_to_plan(module, target, dtype)]
 
 
 def networks_to_plan(module: ModuleOp, target: Target, dtype: str | None = None) -> list[AxisNetwork]:

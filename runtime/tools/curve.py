@@ -14,7 +14,7 @@ from frustum.runtime.tools.plan import networks_of_request
 
 
 def main(options: CurveOptions) -> int:
-    networks, target = networks_of_request(options)
+    networks, target, _ = networks_of_request(options)
     curves = [curve_of(network, target) for network in networks]
     if options.svg is not None:
         for number, each in enumerate(curves):
