@@ -86,7 +86,9 @@ def read_plan(text: str, extents: Extents | None = None, file: str = "plan") -> 
     return found
 
 
-def read_plans(text: str, extents: Extents | None = None, file: str = "plan", most: int | None = None) -> list[PlanText]:
+def read_plans(
+    text: str, extents: Extents | None = None, file: str = "plan", most: int | None = None
+) -> list[PlanText]:
     """The plans of a file, at least one, one behind the other."""
     context = Context()
     context.load_dialect(Builtin)

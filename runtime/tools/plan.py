@@ -40,7 +40,7 @@ def main(options: PlanOptions) -> int:
         found = given_plans(Path(options.plan), networks, target)
     if options.certificate is not None:
         if len(found) < len(networks):
-            raise UsageError(f"{options.plan}: error: --certificate wants a plan of each network; {_lack(networks, found)}")
+            raise UsageError(f"{options.plan}: error: --certificate wants all plans: {_lack(networks, found)}")
         text = certificate(found, target, request)
         write_file(Path(options.certificate), lambda place: place.write_text(text, "utf-8"))
     text = "\n".join(each.text() for each in found)
@@ -98,7 +98,8 @@ def given_plans(file: Path, networks: list[AxisNetwork], target: Target) -> list
     found: dict[str, Planned] = {}
     for plan in read_plans(text, extents, str(file)):
         if plan.target != target.name:
-            raise UsageError(f"{file}: error: it is planned for {plan.target}: say --target {plan.target}, or plan again")
+            found_for = f"{file}: error: it is planned for {plan.target}"
+            raise UsageError(f"{found_for}: say --target {plan.target}, or plan again")
         if plan.name in found:
             raise UsageError(f"{file}: error: two plans are of @{plan.name}")
         try:

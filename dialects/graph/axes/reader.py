@@ -112,9 +112,10 @@ class Reader:
         found = self.tensor(name, dims, bits or bits_of(op.results[0]), Kind.INTERMEDIATE)
         read = tuple(Operand(view.pieces) for view in operands if view is not None)
         result = found.pieces[0].tensor
-        self.layers.append(
-            Layer(name, role, result, read, dict(reduced or {}), macs, passes, storage_of, domain, source=op)
-        )
+        layer = Layer(name, role, result, read, dict(reduced or {}), macs, passes, storage_of, domain, source=op)
+        if storage_of is not None and not all(layer.may_overwrite(p.tensor) for p in read[storage_of].pieces):
+            layer.storage_of = None
+        self.layers.append(layer)
         return found
 
     def whole(self, op: Operation) -> View:
