@@ -98,8 +98,8 @@ class Layer:
         if any(each is None or not each.is_linear or len(each.terms) > 1 for each in positions):
             return False
         read = [axis for each in positions if each is not None for axis, _ in each.terms]
-        moved = {axis for axis in self.axes if axis.extent > 1}
-        return len({*read}) == len(read) and moved <= {*read} and moved <= {*self.result.axes}
+        moved = {axis for axis in self.result.axes if axis.extent > 1}
+        return len({*read}) == len(read) and moved <= {*read} <= {*self.result.axes}
 
     def part(self, ranges: Ranges) -> list[list[tuple[Tensor, Box]]]:
         """Of each operand the boxes of tensors that a part of the axes needs, clipped to the tensors. A box that is

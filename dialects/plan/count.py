@@ -269,10 +269,9 @@ class _Walk(Measured):
             layer, span = self.layers[name], spans[name]
             if any(low >= high for low, high in span.values()):
                 continue
-            self.overwritten.computes(layer, list(self.reads(layer, span)), node)
-            self.counted.points[name] += math.prod(
-                high - low for low, high in (span.get(axis, (0, axis.extent)) for axis in layer.axes)
-            )
+            whole = {axis: span.get(axis, (0, axis.extent)) for axis in layer.axes}
+            self.overwritten.computes(layer, whole, list(self.reads(layer, span)), node)
+            self.counted.points[name] += math.prod(high - low for low, high in whole.values())
             for tensor, box in self.touched(layer, span):
                 if tensor in own:
                     if tensor is layer.result:

@@ -150,7 +150,8 @@ class Occupancy:
         sizes = {t: self.tile(id(node), t) * max(wide.get(t.name, 0), t.element_bits) // t.element_bits for t in own}
         place = {layer.name: k for k, layer in enumerate(group)}
         first = {t: place[walk.network.maker[t].name] for t in own}
-        last = {t: max(place[reader.name] for reader in walk.network.readers[t]) for t in own}
+        readers = walk.network.readers
+        last = {t: max((place[reader.name] for reader in readers.get(t, [])), default=first[t]) for t in own}
         for k, layer in enumerate(group):
             alive = sum(size for t, size in sizes.items() if first[t] <= k <= last[t])
             if layer.storage_of is not None and layer.result in sizes:

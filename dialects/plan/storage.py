@@ -18,27 +18,33 @@ class Overwritten:
         self.taken = {plan.tensors[r.tensor]: plan.tensors[r.storage_of] for r in residents if r.storage_of}
         """Tensors, each with the one whose storage it takes."""
         self.gone: dict[Tensor, list[Box]] = {old: [] for old in self.taken.values()}
+        self.made: dict[Tensor, list[Box]] = {new: [] for new in self.taken}
+        """Of the takers the parts of the layer's axes: a sum that goes on reads no operand's position again."""
 
     def begin(self, tensors: Iterable[Tensor]) -> None:
         """These are loaded or made anew."""
-        self.gone.update((tensor, []) for tensor in tensors if tensor in self.gone)
+        for tensor in tensors:
+            if tensor in self.gone:
+                self.gone[tensor] = []
+                self.made |= {new: [] for new, old in self.taken.items() if old is tensor}
 
-    def computes(self, layer: Layer, reads: list[tuple[Tensor, Box]], node: Compute) -> None:
+    def computes(self, layer: Layer, span: Box, reads: list[tuple[Tensor, Box]], node: Compute) -> None:
         """PlanError where the layer reads what is gone; what its result overwrites goes."""
-        if not self.gone:
-            return
-        for tensor, box in reads:
-            if any(_meet(box, other) for other in self.gone.get(tensor, ())):
-                taker = next(new for new, old in self.taken.items() if old is tensor)
+        old = self.taken.get(layer.result)
+        for tensor, box in reads if self.gone else ():
+            before = self.made[layer.result] if tensor is old else self.gone.get(tensor, [])
+            if any(_meet(span if tensor is old else box, other) for other in before):
+                taker = next(new for new, own in self.taken.items() if own is tensor)
                 raise PlanError(
                     f"{title(node)}: {layer.name} reads {tensor.name} where an earlier pass has put {taker.name}: "
                     "leave out 'at', or state both inside the loop",
                     node,
                 )
-        old = self.taken.get(layer.result)
         for tensor, box in reads if old is not None else ():
             if tensor is old:
                 _add(self.gone[old], box)
+        if old is not None:
+            _add(self.made[layer.result], span)
 
 
 def _meet(one: Box, other: Box) -> bool:
