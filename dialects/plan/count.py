@@ -19,11 +19,11 @@ from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import PlanError, check_plan, operands_of, with_copies
-from frustum.dialects.plan.occupancy import Counted, Measured, Occupancy, extent_bytes
+from frustum.dialects.plan.occupancy import SLICE, SLICE_COPIES, Counted, Measured, Occupancy, extent_bytes
 from frustum.dialects.plan.storage import Overwritten
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
 
-__all__ = ["Counted", "PlanError", "count"]
+__all__ = ["SLICE", "SLICE_COPIES", "Counted", "PlanError", "count"]
 
 Spans = Mapping[str, Box]
 """Of each layer the ranges that it makes in the passes of the loops outside."""
