@@ -69,7 +69,7 @@ def networks_of_request(options: Keywords) -> tuple[list[AxisNetwork], Target, R
     dtype = None if request.dtype in (None, "model") else request.dtype
     found = networks_of_model(model, Path(str(request.model)).stem, target, dtype)
     if not found:
-        raise UsageError(f"{request.model}: error: all of it runs on the host: there is nothing to plan")
+        raise UsageError(f"{request.model}: error: there is nothing to plan: all of it runs on the host, or is views")
     return found, target, request
 
 
