@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -51,6 +52,7 @@ def read_network(network: g.NetworkOp) -> AxisNetwork:
                     piece.tensor.is_output = True
         elif not isinstance(op, g.WeightOp):
             reader.read(op)
+    reader.name_apart()
     return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors)
 
 
@@ -88,6 +90,17 @@ class Reader:
         made = Tensor(name, tuple(dims), bits, kind)
         self.tensors.append(made)
         return View(made.dims, (_identity(made),))
+
+    def name_apart(self) -> None:
+        """Numbers inputs and weights that are called as another tensor is: plans name tensors."""
+        results = {layer.result for layer in self.layers}
+        taken = {tensor.name for tensor in results}
+        for tensor in self.tensors:
+            if tensor not in results:
+                name, count = tensor.name, itertools.count(2)
+                while tensor.name in taken:
+                    tensor.name = f"{name}#{next(count)}"
+                taken.add(tensor.name)
 
     # ------------------------------------------------------------ layers
 
