@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 
 from frustum.dialects.axes.access import Affine, Link, Piece, link_of
 from frustum.dialects.axes.axis import Axis, Dim, align, leaves, weights
@@ -155,9 +156,14 @@ class AxisNetwork:
 
     @property
     def compulsory_bytes(self) -> int:
-        """Every input and weight that is read, and every output, once."""
-        read = (t for t in self.tensors if t.kind in (Kind.INPUT, Kind.WEIGHT) and t in self.readers)
-        return sum(t.size_bytes for t in read) + sum(t.size_bytes for t in self.tensors if t.is_output)
+        """All of inputs and weights that some layer reads, and every output, once."""
+        boxes: dict[Tensor, list[Box]] = {}
+        for layer in self.layers:
+            for tensor, box in (found for operand in layer.part({}) for found in operand):
+                if tensor.kind in (Kind.INPUT, Kind.WEIGHT):
+                    boxes.setdefault(tensor, []).append(of_leaves(box))
+        read = sum(-(-covered(own) * tensor.element_bits // 8) for tensor, own in boxes.items())
+        return read + sum(t.size_bytes for t in self.tensors if t.is_output)
 
 
 def _name_apart(axes: Iterable[Axis], owner: str, taken: dict[str, int]) -> None:
@@ -192,3 +198,29 @@ def _whole(position: Affine, extent: int) -> Dim | None:
     axes = tuple(axis for axis, _ in ordered)
     is_dense = weights(axes) == dict(ordered)
     return axes if is_dense and math.prod(a.extent for a in axes) == extent else None
+
+
+def of_leaves(box: Box) -> Box:
+    """The smallest box of unsplit axes around a box of axes that were split since."""
+    found: Box = {}
+    for axis, (low, high) in box.items():
+        if axis.parts is None:
+            found[axis] = low, high
+            continue
+        outer, inner = axis.parts
+        first, last = low // inner.extent, (high - 1) // inner.extent
+        rest = (low % inner.extent, (high - 1) % inner.extent + 1) if first == last else (0, inner.extent)
+        found |= of_leaves({outer: (first, last + 1), inner: rest})
+    return found
+
+
+def covered(boxes: Sequence[Box]) -> int:
+    """Positions that lie in any of these boxes of one tensor."""
+    if not boxes or not boxes[0]:
+        return len(boxes[:1])
+    axis, total = next(iter(boxes[0])), 0
+    edges = sorted({edge for box in boxes for edge in box[axis]})
+    for low, high in pairwise(edges):
+        inside = [{a: part for a, part in b.items() if a is not axis} for b in boxes if b[axis][0] <= low < b[axis][1]]
+        total += (high - low) * covered(inside)
+    return total

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
-from frustum.dialects.axes.network import AxisNetwork, Box, Layer
+from frustum.dialects.axes.network import AxisNetwork, Box, Layer, of_leaves
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import PlanError, check_plan, operands_of, with_copies
 from frustum.dialects.plan.occupancy import SLICE, SLICE_COPIES, Counted, Measured, Occupancy, extent_bytes
@@ -328,17 +328,3 @@ def _without(box: Box, parts: Iterable[Part]) -> Box:
 
 def bytes_of(tensor: Tensor, box: Box) -> int:
     return extent_bytes(tensor, (max(0, high - low) for low, high in box.values()))
-
-
-def of_leaves(box: Box) -> Box:
-    """The smallest box of unsplit axes around a box of axes that were split since."""
-    found: Box = {}
-    for axis, (low, high) in box.items():
-        if axis.parts is None:
-            found[axis] = low, high
-            continue
-        outer, inner = axis.parts
-        first, last = low // inner.extent, (high - 1) // inner.extent
-        rest = (low % inner.extent, (high - 1) % inner.extent + 1) if first == last else (0, inner.extent)
-        found |= of_leaves({outer: (first, last + 1), inner: rest})
-    return found
