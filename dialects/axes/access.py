@@ -114,7 +114,7 @@ class Affine:
         if isinstance(low, int):
             return _bent(self.bend, self.extent, low, high)
         bent = np.frompyfunc(lambda a, b: _bent(self.bend, self.extent, a, b), 2, 2)
-        return tuple(each.astype(np.int64) for each in bent(low, high))  # type: ignore[return-value]
+        return tuple(each.astype(np.int64) for each in bent(low, high))
 
     def moves(self, axis: Axis) -> bool:
         """Whether it depends on the axis."""
