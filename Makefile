@@ -49,8 +49,8 @@ measures: $(VENV)/bin/python ## Print the measures of the source, now and at som
 	$(BIN)/python test/support/house.py $(MEASURES)
 
 docs: $(VENV)/installed-test ## Write the pages, tables and drawings of docs/ that come from code anew
-	$(BIN)/python -m frustum.runtime.tools.op_table docs/operations.md
-	$(BIN)/python -m frustum.runtime.tools.pass_table docs/passes.md
+	$(BIN)/python -m frustum.runtime.op_table docs/operations.md
+	$(BIN)/python -m frustum.runtime.pass_table docs/passes.md
 	$(BIN)/python examples/stops.py > docs/stops.md
 	$(BIN)/python examples/validation.py > docs/validation.md
 	$(BIN)/python examples/drawings.py docs/pictures

@@ -49,6 +49,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-own-outputs", "frustum.passes.graph.own_outputs:OwnOutputs"),
     ("frustum-graph-split-outputs", "frustum.passes.graph.split_outputs:SplitOutputs"),
     ("frustum-graph-measure-weights", "frustum.passes.graph.measure_weights:MeasureWeights"),
+    ("frustum-plan-search", "frustum.passes.plan.text.search:SearchPlan"),
     ("frustum-plan-apply", "frustum.passes.plan.text.apply:ApplyPlan"),
     ("frustum-plan-check", "frustum.passes.plan.text.check:CheckPlan"),
     ("frustum-fuse-layers", "frustum.passes.fuse.fuse_layers:FuseLayers"),

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis, Dim, extent_of, weights
 from frustum.dialects.axes.tensor import Tensor
@@ -115,6 +116,18 @@ class Affine:
             return _bent(self.bend, self.extent, low, high)
         bent = np.frompyfunc(lambda a, b: _bent(self.bend, self.extent, a, b), 2, 2)
         return tuple(each.astype(np.int64) for each in bent(low, high))
+
+    def seen(self, extent: int) -> NDArray[np.bool_]:
+        """Which positions of [0, extent) there are."""
+        found = np.array([self.offset])
+        for axis, coefficient in self.refined().terms:
+            found = np.unique(np.add.outer(found, coefficient * np.arange(axis.extent)))
+        found = found // self.divisor
+        if self.bend:
+            found = np.array([_bent(self.bend, self.extent, p, p)[0] for p in found.tolist()])
+        seen = np.zeros(extent, np.bool_)
+        seen[found[(found >= 0) & (found < extent)]] = True
+        return seen
 
     def moves(self, axis: Axis) -> bool:
         """Whether it depends on the axis."""

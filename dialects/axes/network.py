@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from functools import cached_property
-from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from frustum.dialects.axes.access import Affine, Link, Piece, link_of
 from frustum.dialects.axes.axis import Axis, Dim, align, leaves, weights
@@ -103,8 +106,8 @@ class Layer:
         return len({*read}) == len(read) and moved <= {*read} <= {*self.result.axes}
 
     def part(self, ranges: Ranges) -> list[list[tuple[Tensor, Box]]]:
-        """Of each operand the boxes of tensors that a part of the axes needs, clipped to the tensors. A box that is
-        empty is left out."""
+        """Of each operand the boxes of tensors, of their leaves, that a part of the axes needs, clipped to the tensors.
+        A box that is empty is left out."""
         return [
             [box for piece in operand.pieces if (box := _box(piece, operand, ranges))]
             for operand in self.operands
@@ -119,8 +122,8 @@ def _box(piece: Piece, operand: Operand, ranges: Ranges) -> tuple[Tensor, Box] |
         if high <= guard.start or low >= guard.stop:
             return None
     box = {}
-    for axis, position in piece.index:
-        low, high = position.hull(ranges)
+    for axis, position in piece.by_leaf:
+        low, high = (0, axis.extent) if position is None else position.hull(ranges)
         box[axis] = max(low, 0), min(high, axis.extent)
     return (piece.tensor, box) if all(low < high for low, high in box.values()) else None
 
@@ -156,14 +159,31 @@ class AxisNetwork:
 
     @property
     def compulsory_bytes(self) -> int:
-        """All of inputs and weights that some layer reads, and every output, once."""
-        boxes: dict[Tensor, list[Box]] = {}
-        for layer in self.layers:
-            for tensor, box in (found for operand in layer.part({}) for found in operand):
-                if tensor.kind in (Kind.INPUT, Kind.WEIGHT):
-                    boxes.setdefault(tensor, []).append(of_leaves(box))
-        read = sum(-(-covered(own) * tensor.element_bits // 8) for tensor, own in boxes.items())
-        return read + sum(t.size_bytes for t in self.tensors if t.is_output)
+        """Every input and weight as far as it is read, and every output that a layer makes, once."""
+        read = (t for t in self.tensors if t.kind in (Kind.INPUT, Kind.WEIGHT) and t in self.readers)
+        found = sum(self._needed(t) * t.element_bits // 8 for t in read)
+        return found + sum(t.size_bytes for t in self.maker if t.is_output)
+
+    def _needed(self, tensor: Tensor) -> int:
+        """Elements at positions that some reader sees, axis by axis."""
+        seen: dict[Axis, np.ndarray[Any, np.dtype[np.bool_]]] = {a: np.zeros(a.extent, bool) for a in tensor.axes}
+        for layer in self.readers[tensor]:
+            for operand in layer.operands:
+                for piece in operand.pieces:
+                    for axis, position in piece.by_leaf if piece.tensor is tensor else ():
+                        seen[axis] |= True if operand.is_all or position is None else position.seen(axis.extent)
+        return math.prod(int(each.sum()) for each in seen.values())
+
+    def read_share(self, tensor: Tensor, layers: Iterable[Layer] | None = None) -> Fraction:
+        """How much of a tensor lies in the smallest box around what these layers read of it; all, if none is named."""
+        found: Box = {}
+        for layer in self.readers.get(tensor, []) if layers is None else layers:
+            for other, box in (each for boxes in layer.part({}) for each in boxes if each[0] is tensor):
+                assert other is tensor
+                for axis, (low, high) in box.items():
+                    a, b = found.get(axis, (low, high))
+                    found[axis] = min(a, low), max(b, high)
+        return math.prod((Fraction(high - low, axis.extent) for axis, (low, high) in found.items()), start=Fraction(1))
 
 
 def _name_apart(axes: Iterable[Axis], owner: str, taken: dict[str, int]) -> None:
@@ -198,29 +218,3 @@ def _whole(position: Affine, extent: int) -> Dim | None:
     axes = tuple(axis for axis, _ in ordered)
     is_dense = weights(axes) == dict(ordered)
     return axes if is_dense and math.prod(a.extent for a in axes) == extent else None
-
-
-def of_leaves(box: Box) -> Box:
-    """The smallest box of unsplit axes around a box of axes that were split since."""
-    found: Box = {}
-    for axis, (low, high) in box.items():
-        if axis.parts is None:
-            found[axis] = low, high
-            continue
-        outer, inner = axis.parts
-        first, last = low // inner.extent, (high - 1) // inner.extent
-        rest = (low % inner.extent, (high - 1) % inner.extent + 1) if first == last else (0, inner.extent)
-        found |= of_leaves({outer: (first, last + 1), inner: rest})
-    return found
-
-
-def covered(boxes: Sequence[Box]) -> int:
-    """Positions that lie in any of these boxes of one tensor."""
-    if not boxes or not boxes[0]:
-        return len(boxes[:1])
-    axis, total = next(iter(boxes[0])), 0
-    edges = sorted({edge for box in boxes for edge in box[axis]})
-    for low, high in pairwise(edges):
-        inside = [{a: part for a, part in b.items() if a is not axis} for b in boxes if b[axis][0] <= low < b[axis][1]]
-        total += (high - low) * covered(inside)
-    return total

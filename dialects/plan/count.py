@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
-from frustum.dialects.axes.network import AxisNetwork, Box, Layer, of_leaves
+from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import PlanError, check_plan, operands_of, with_copies
 from frustum.dialects.plan.occupancy import SLICE, SLICE_COPIES, Counted, Measured, Occupancy, extent_bytes
@@ -108,7 +108,7 @@ class _Walk(Measured):
         """Boxes of operands that a part of a layer needs; none where the part is empty."""
         if all(low < high for low, high in span.values()):
             for boxes in layer.part(span):
-                yield from ((tensor, of_leaves(box)) for tensor, box in boxes)
+                yield from boxes
 
     # ------------------------------------------------------------ rolling
 
@@ -189,7 +189,8 @@ class _Walk(Measured):
         for k, child in enumerate(node.children):
             made = set(self.made_in(child))
             begin = [(r, self.tensors[r.tensor]) for r in node.residents if r.first == k]
-            boxes = [(r, t, box) for r, t in begin if (box := self.new_box(t, node, r, spans, fresh))]
+            found = [(r, t, self.new_box(t, node, r, spans, fresh)) for r, t in begin]
+            boxes = [(r, t, box) for r, t, box in found if box is not None]
             self.overwritten.begin(tensor for _, tensor in begin)
             for resident, tensor, box in boxes:
                 self._note(id(resident), tensor, box)
@@ -221,12 +222,14 @@ class _Walk(Measured):
                     here[tensor] = (*parts, resident.part)
         return here
 
-    def new_box(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans, fresh: Fresh) -> Box:
-        """What of a tensor its maker and readers here touch for the first time; empty where they touch nothing."""
+    def new_box(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans, fresh: Fresh) -> Box | None:
+        """What of a tensor its maker and readers here touch for the first time; None where they touch nothing."""
         found: Box = {}
+        is_touched = False
         for child in node.children[resident.first : resident.last + 1]:
             for name in layers_in(child):
                 for other, box in self.touched(self.layers[name], spans[name]):
+                    is_touched |= other is tensor
                     for axis, (low, high) in box.items() if other is tensor else ():
                         a, b = found.get(axis, (low, high))
                         found[axis] = min(a, low), max(b, high)
@@ -237,7 +240,7 @@ class _Walk(Measured):
         if part is not None and found:
             axis = next(a for a in found if a.name == part.axis)
             found[axis] = max(found[axis][0], part.start), min(found[axis][1], part.stop)
-        return found if all(low < high for low, high in found.values()) else {}
+        return found if is_touched and all(low < high for low, high in found.values()) else None
 
     def touched(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
         if all(low < high for low, high in span.values()):
@@ -272,7 +275,8 @@ class _Walk(Measured):
             whole = {axis: span.get(axis, (0, axis.extent)) for axis in layer.axes}
             self.overwritten.computes(layer, whole, list(self.reads(layer, span)), node)
             self.counted.points[name] += math.prod(high - low for low, high in whole.values())
-            for tensor, box in self.touched(layer, span):
+            boxes = {(tensor, tuple(box.items())): box for tensor, box in self.touched(layer, span)}
+            for (tensor, _), box in boxes.items():  # an operand that is read twice alike is streamed once
                 if tensor in own:
                     if tensor is layer.result:
                         self._note(id(node), tensor, box)

@@ -174,7 +174,7 @@ class Occupancy:
             for tensor, extents in moved.items():
                 size, own = extent_bytes(tensor, extents.values()), links[tensor].get(axis)
                 extent = 0 if own is None else extents[own]
-                total += size if own is None else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
+                total += size if not extent else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
             ways.append(total)
         return min(ways)
 

@@ -1,3 +1,4 @@
+# Tests: test/runtime/tools/test_plan.py
 """The plan of a model as a tree, and DRAM bytes against SRAM capacity: `frustum plan` and `frustum curve`."""
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from frustum.passes.plan.tree.trace import no_plan, plan_of
 
 
 @dataclass(frozen=True)
-class Planned:
+class CountedPlan:
     """A tree for a network, and what it was counted to move and hold."""
 
     network: AxisNetwork
@@ -39,7 +40,7 @@ class Planned:
         return plan_text(self.network.name, self.target.name, self.tree, comment)
 
 
-def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> Planned:
+def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> CountedPlan:
     """The plan with the fewest DRAM bytes on one cluster, or a given one; PlanError where it is none of the network,
     DoesNotFit where it takes more SRAM than there is."""
     capacity = target.cluster.sram.capacity_bytes
@@ -49,7 +50,7 @@ def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> P
     if counted.sram_bytes > capacity:
         what, found = "what is resident and streamed at a time", f"{counted.sram_bytes} B"
         raise DoesNotFit(what, f"plan @{network.name}", found, f"{capacity} B of SRAM", "sram")
-    return Planned(network, target, tree, counted)
+    return CountedPlan(network, target, tree, counted)
 
 
 @dataclass(frozen=True)

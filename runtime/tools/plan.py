@@ -22,7 +22,7 @@ from frustum.runtime.model.identity import model_digest
 from frustum.runtime.model.options import Keywords, Request, flag_of, options_of, with_stored_dtype
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import PlanOptions
-from frustum.runtime.study.planned import Planned, planned
+from frustum.runtime.study.planned import CountedPlan, planned
 from frustum.runtime.tools.check_plan import COUNTS, FORMAT, OPTIONS, node_claims, outermost
 
 TAKEN = {"model", "target", "dtype", "shapes", "dims", "batch", "bind", "host", "weights_seed"}
@@ -81,7 +81,7 @@ def refuse_others(options: Keywords) -> None:
             raise UsageError(f"error: {flag_of(each)} has no effect on a plan as a tree; of compile's options: {taken}")
 
 
-def given_plans(file: Path, networks: list[AxisNetwork], target: Target) -> list[Planned]:
+def given_plans(file: Path, networks: list[AxisNetwork], target: Target) -> list[CountedPlan]:
     """The plans in a file, counted; errors name line and column."""
     try:
         text = file.read_text("utf-8")
@@ -95,7 +95,7 @@ def given_plans(file: Path, networks: list[AxisNetwork], target: Target) -> list
             raise UsageError(f"{file}: error: it is a plan of @{name}; the model has @{', @'.join(known)}")
         return extents_of(known[name])
 
-    found: dict[str, Planned] = {}
+    found: dict[str, CountedPlan] = {}
     for plan in read_plans(text, extents, str(file)):
         if plan.target != target.name:
             found_for = f"{file}: error: it is planned for {plan.target}"
@@ -109,12 +109,12 @@ def given_plans(file: Path, networks: list[AxisNetwork], target: Target) -> list
     return [found[name] for name in known if name in found]
 
 
-def _lack(networks: list[AxisNetwork], found: list[Planned]) -> str:
+def _lack(networks: list[AxisNetwork], found: list[CountedPlan]) -> str:
     known = {each.network.name for each in found}
     return f"there is none of @{', @'.join(each.name for each in networks if each.name not in known)}"
 
 
-def certificate(plans: list[Planned], target: Target, request: Request) -> str:
+def certificate(plans: list[CountedPlan], target: Target, request: Request) -> str:
     """What `frustum.check_plan` recounts: the plans with their claims, and all that their networks follow from."""
     said = {name: getattr(request, name) for name in OPTIONS}
     claims = {

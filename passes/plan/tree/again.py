@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """Networks in which a tensor is made again behind a reduction of it.
 
 A normalisation or an excitation needs all of a map before it can use the first element; making the map twice may move

@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """Units one after the other: a dynamic programme over the cuts between them.
 
 The state at a cut is the set of tensors that stay in SRAM, with the share of each.  Of every state the curve says the
@@ -7,18 +8,17 @@ fewest DRAM bytes so far, for each of `LEVELS` shares of SRAM.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
-from frustum.passes.plan.tree.intervals import Interval
-from frustum.passes.plan.tree.spans import Extents, Floats
-
-if TYPE_CHECKING:
-    from frustum.passes.plan.tree.search import Search
+from frustum.passes.plan.tree.intervals import LayerInterval
+from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
 LEVELS = 64
 Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
@@ -28,8 +28,48 @@ WEIGHT_SHARE = 4
 """A weight that later units read too stays only if it takes at most this part of SRAM. 2026-11-28."""
 
 
+@dataclass(frozen=True)
+class SearchLimits:
+    """How wide the search is: the same for all networks."""
+
+    longest: int = 24
+    """Layers of a unit."""
+    depth: int = 1
+    """Loops around forests within each other."""
+    states: int = 24
+    """Sets of tensors that are followed at a cut."""
+    news: int = 3
+    """Tensors that one unit may begin to keep."""
+    steps: int = 14
+    """Steps of a loop of a nest."""
+    outer_steps: int = 6
+    """Steps of a loop around a forest."""
+    paired: int = 4
+    """Longest classes of which two may make a nest of two loops."""
+    shares: tuple[int, ...] = (8, 4, 2)
+    """Of SRAM, that a part of one tensor may take."""
+
+
+class Units(Protocol):
+    """What a forest is told of its units: the search."""
+
+    capacity: int
+    limits: SearchLimits
+    layers: tuple[Layer, ...]
+    reads: Reads
+    users: Mapping[Tensor, list[int]]
+
+    def interval(self, first: int, stop: int) -> LayerInterval: ...
+    def levels(self, size: float) -> int: ...
+    def size(self, tensor: Tensor, extents: Extents) -> float: ...
+    def unit(
+        self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
+        most: Floats | None = None,
+    ) -> Floats: ...  # fmt: skip
+
+
 @dataclass
-class Step:
+class UnitStep:
     """A unit of a forest, from one state to another one."""
 
     first: int
@@ -42,11 +82,11 @@ class Step:
 
 
 @dataclass
-class Record:
+class ForestRecord:
     """What a forest tried, for the one who traces its best plan."""
 
     cuts: list[dict[Kept, Floats]] = field(default_factory=list)
-    steps: dict[tuple[int, Kept], list[Step]] = field(default_factory=dict)
+    steps: dict[tuple[int, Kept], list[UnitStep]] = field(default_factory=dict)
 
 
 def shifted(curve: Floats, levels: int) -> Floats:
@@ -58,19 +98,25 @@ def shifted(curve: Floats, levels: int) -> Floats:
     return found
 
 
+def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> Axis | None:
+    """The longest axis that no loop cuts: along it a part of the tensor stays."""
+    free = [axis for axis in tensor.axes if extents[axis] == axis.extent and axis not in busy]
+    return max(free, key=lambda axis: axis.extent, default=None)
+
+
 class Forest:
     """Units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
 
     def __init__(
-        self, search: Search, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
-        record: Record | None, most: Floats | None = None,
+        self, search: Units, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
+        record: ForestRecord | None, most: Floats | None = None,
     ) -> None:  # fmt: skip
         self.search, self.first, self.stop = search, first, stop
         self.extents, self.resident, self.depth, self.record = extents, resident, depth, record
         own, limits = search.interval(first, stop), search.limits
         self.most_states = limits.states if depth == limits.depth else limits.states // 2
         self.has_shares = not resident and (depth == limits.depth or stop - first == len(search.layers))
-        self.sizes = {t: search.size(t, extents) for t in own.touched}
+        self.sizes = {t: search.size(t, extents) * own.shares[t] for t in own.touched}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
         self.most = None if most is None else most * (1 + 1e-9)
@@ -126,7 +172,7 @@ class Forest:
     def is_read_from(self, tensor: Tensor, end: int) -> bool:
         return self.uses[tensor][-1] >= end
 
-    def may_stay(self, tensor: Tensor, own: Interval, end: int) -> bool:
+    def may_stay(self, tensor: Tensor, own: LayerInterval, end: int) -> bool:
         maker, size = own.makers.get(tensor), self.sizes[tensor]
         if not self.is_read_from(tensor, end) and (maker is None or maker.storage_of is None):
             return False
@@ -144,9 +190,11 @@ class Forest:
             return
         for tensor in large or new:
             for part in self.search.limits.shares if self.is_read_from(tensor, end) else ():
-                share = capacity / part / self.sizes[tensor]
-                if share < 0.95:
-                    yield tuple((t, share if t is tensor else 1.0) for t in new)
+                axis = part_axis(tensor, self.extents)
+                if axis is not None:
+                    positions = int(capacity / part / self.sizes[tensor] * axis.extent)
+                    if 0 < positions < axis.extent:
+                        yield tuple((t, positions / axis.extent if t is tensor else 1.0) for t in new)
 
     def step(
         self, here: int, end: int, kept: Kept, curve: Floats, new: Kept, target: dict[Kept, Floats]
@@ -159,7 +207,8 @@ class Forest:
             return
         resident = {t: s for t in own.outside if (s := during.get(t, self.resident.get(t, 0.0)))}
         extra = sum(share * self.sizes[t] for t, share in new if t not in own.makers or t in self.outside)
-        least = extra + sum(self.sizes[t] * (1.0 - resident.get(t, 0.0)) for t in own.outside)
+        moved = ((t, 1.0 - resident.get(t, 0.0)) for t in own.outside)
+        least = extra + sum(search.size(t, self.extents) * own.shares[t] * share for t, share in moved)
         if not self.may_win(curve, least, end):
             return
         left = self.left(curve, extra, end, search.levels(size))
@@ -171,11 +220,11 @@ class Forest:
         old = target.get(after)
         target[after] = found if old is None else np.minimum(old, found)
         if self.record is not None:
-            made = Step(here, kept, new, storage, size, resident, found)
+            made = UnitStep(here, kept, new, storage, size, resident, found)
             self.record.steps.setdefault((end, after), []).append(made)
 
     def room(
-        self, here: int, own: Interval, during: Mapping[Tensor, float], kept: Mapping[Tensor, float],
+        self, here: int, own: LayerInterval, during: Mapping[Tensor, float], kept: Mapping[Tensor, float],
         new: Mapping[Tensor, float],
     ) -> tuple[float, dict[Tensor, Tensor]]:  # fmt: skip
         """Bytes of what stays while the unit runs; a new tensor may lie where its operand, which ends here, lay."""

@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """Intervals of a network's layers: what they have outside, which classes may be looped over, and a key that equal
 intervals share, wherever they are."""
 
@@ -22,7 +23,7 @@ COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 1
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class ClassCut:
     """A class of axes in candidate ranges: of the axis `reference` the pass from low to high, [candidates, passes]."""
 
     group: Class
@@ -37,7 +38,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Interval:
+class LayerInterval:
     """Layers [first, stop) of the order."""
 
     network: AxisNetwork
@@ -59,6 +60,17 @@ class Interval:
         return {
             t: None for t in self.touched
             if t not in self.makers or t.is_output or any(r not in inside for r in self.reads.users[t])
+        }  # fmt: skip
+
+    @cached_property
+    def shares(self) -> dict[Tensor, float]:
+        """Of each tensor from outside that is not made here how much of it is read here."""
+        inside = set(self.layers)
+        return {
+            t: 1.0 if t in self.makers else float(
+                self.network.read_share(t, (layer for layer in self.reads.users[t] if layer in inside))
+            )
+            for t in self.touched
         }  # fmt: skip
 
     @cached_property
@@ -124,7 +136,7 @@ class Interval:
         return next(axis for layer in reversed(self.layers) for axis in self.reads.axes[layer] & group)
 
 
-def steps_of(interval: Interval, group: Class, extents: Extents, most: int) -> list[int]:
+def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:
     """Candidate steps along a class's reference axis, from the largest."""
     extent = extents[interval.reference(group)]
     of_weights = any(axis in group for t in interval.touched if t.kind is Kind.WEIGHT for axis in t.axes)
@@ -143,9 +155,11 @@ def steps_of(interval: Interval, group: Class, extents: Extents, most: int) -> l
     return list(dict.fromkeys(steps))
 
 
-def cut_of(interval: Interval, group: Class, steps: Sequence[int], extents: Extents, *, is_rolling: bool) -> Cut:
+def cut_of(
+    interval: LayerInterval, group: Class, steps: Sequence[int], extents: Extents, *, is_rolling: bool
+) -> ClassCut:  # fmt: skip
     axis = interval.reference(group)
     extent = extents[axis]
     first = np.arange(-(-extent // min(steps)))[None, :] * np.array(steps)[:, None]
     low, high = np.minimum(first, extent), np.minimum(first + np.array(steps)[:, None], extent)
-    return Cut(group, axis, low, high, is_rolling)
+    return ClassCut(group, axis, low, high, is_rolling)

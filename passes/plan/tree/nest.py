@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """Layers under up to two loops, whose tiles lie in SRAM together: bytes of SRAM and DRAM for all steps at once.
 
 Of each tensor from outside there are ways: streamed in slices by the one layer that uses it, a tile in the body of a
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
-from frustum.passes.plan.tree.intervals import Interval
-from frustum.passes.plan.tree.passes import Along, Passes
-from frustum.passes.plan.tree.prices import Prices
+from frustum.passes.plan.tree.intervals import LayerInterval
+from frustum.passes.plan.tree.passes import ClassTiles, Passes
+from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats
 
 MOST_REPEATED = 2.0
@@ -33,17 +34,19 @@ NO_BYTES = 1e-3
 class Interior:
     """What nests of an interval have in common: sizes, lives, streamed axes."""
 
-    def __init__(self, own: Interval, extents: Extents) -> None:
+    def __init__(self, own: LayerInterval, extents: Extents) -> None:
         self.own, self.extents = own, extents
         self.tensors, self.layers, self.reads = own.touched, own.layers, own.reads
-        self.sizes = np.array([math.prod(extents[a] for a in t.axes) * t.element_bits / 8 for t in self.tensors])
+        self.sizes = np.array(
+            [math.prod(extents[a] for a in t.axes) * t.element_bits / 8 * own.shares[t] for t in self.tensors]
+        )
         self.outside = np.array([t in own.outside for t in self.tensors])
         place = {layer: k for k, layer in enumerate(self.layers)}
         users = [[place[user] for user in own.reads.users[t] if user in place] for t in self.tensors]
         self.first_user = [self.layers[found[0]] for found in users]
         self.streams = self._streams([len(found) == 1 for found in users])
         self.is_streamed = np.array([axes is not None for axes in self.streams])
-        self._along: dict[Passes, Along] = {}
+        self._along: dict[Passes, ClassTiles] = {}
         self.alive = np.zeros((len(self.layers), len(self.tensors)))
         for k, found in enumerate(users):
             if not self.outside[k]:
@@ -58,7 +61,7 @@ class Interior:
             and users[own.numbers[old]][-1] == place[layer]
         )  # fmt: skip
 
-    def along(self, passes: Passes) -> Along:
+    def along(self, passes: Passes) -> ClassTiles:
         if passes not in self._along:
             self._along[passes] = passes.along(self.streams)
         return self._along[passes]
@@ -91,21 +94,21 @@ class Interior:
 
 
 @dataclass(frozen=True, eq=False)
-class Way:
+class NestWays:
     """An interval under these loops, outermost first; `index`, [loops, candidates]: which of the steps of each."""
 
     levels: tuple[Passes, ...]
     index: NDArray[np.int64]
 
     @staticmethod
-    def of(*levels: Passes, stride: int = 1) -> Way:
+    def of(*levels: Passes, stride: int = 1) -> NestWays:
         """All steps of each loop, or some of them."""
         chosen = [sorted({*range(0, len(level.counts), stride), len(level.counts) - 1}) for level in levels]
         grid = np.meshgrid(*chosen, indexing="ij") if levels else [np.zeros(1, np.int64)][:0]
         index = np.array([each.ravel() for each in grid], np.int64)
-        return Way(levels, index.reshape(len(levels), -1 if levels else 1))
+        return NestWays(levels, index.reshape(len(levels), -1 if levels else 1))
 
-    def near(self, candidates: NDArray[np.intp]) -> Way:
+    def near(self, candidates: NDArray[np.intp]) -> NestWays:
         """Steps that are the neighbours of those of some candidates, without themselves."""
         sizes = [len(level.counts) for level in self.levels]
         known = set(map(tuple, self.index.T.tolist()))
@@ -113,21 +116,21 @@ class Way:
             tuple(np.clip(np.add(at, move), 0, np.subtract(sizes, 1)).tolist())
             for at in self.index.T[candidates] for move in itertools.product((-1, 0, 1), repeat=len(sizes))
         }  # fmt: skip
-        return Way(self.levels, np.array(sorted(found - known), np.int64).reshape(-1, len(sizes)).T)
+        return NestWays(self.levels, np.array(sorted(found - known), np.int64).reshape(-1, len(sizes)).T)
 
 
-class Nest:
+class LoopNest:
     """An interval under several ways of as many loops."""
 
-    def __init__(self, interior: Interior, ways: Sequence[Way]) -> None:
+    def __init__(self, interior: Interior, ways: Sequence[NestWays]) -> None:
         self.interior, self.ways = interior, ways
         self.along = [
-            Along.joined([interior.along(way.levels[k]).at(way.index[k]) for way in ways])
+            ClassTiles.joined([interior.along(way.levels[k]).at(way.index[k]) for way in ways])
             for k in range(len(ways[0].levels))
         ]
         self.shape = len(interior.tensors), sum(way.index.shape[1] for way in ways)
 
-    def candidate(self, number: int) -> tuple[Way, int]:
+    def candidate(self, number: int) -> tuple[NestWays, int]:
         """The way that a candidate is of, and its place there."""
         for way in self.ways:
             if number < way.index.shape[1]:
@@ -195,7 +198,7 @@ class Nest:
         return np.where(made & ~is_whole, 2 * times - 1, times)
 
     @cached_property
-    def prices(self) -> Prices:
+    def prices(self) -> NestPrices:
         """What the candidates cost, without their loops."""
         interior, outside = self.interior, self.interior.outside[:, None]
         sizes, moved = self.bytes
@@ -210,7 +213,7 @@ class Nest:
         steps, save = (np.pad(np.array(x), ((0, missing), (0, 0), (0, 0)), constant_values=v)
                        for x, v in ((taken, NO_BYTES), (saved, 0.0)))  # fmt: skip
         border, tile = (np.where(outside, 0.0, each) for each in self.buffers)
-        return Prices(
+        return NestPrices(
             interior.outside, interior.sizes, np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0),
             steps, save, border, tile, self.slices, interior.alive, interior.replaced, self._repeated(),
         )  # fmt: skip

@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """What each tensor of an interval of layers needs along one class of axes, for all candidate steps at once."""
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.passes.plan.tree.intervals import Cut, Interval
-from frustum.passes.plan.tree.spans import Extents, Floats, Ints, Span, settled
+from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
+from frustum.passes.plan.tree.spans import Extents, Floats, Ints, PassRanges, settled
 
 
 @dataclass(frozen=True, eq=False)
-class Along:
+class ClassTiles:
     """Tensors along one class, [tensors, candidates]; or along a class of each candidate's own.
 
     `changes`: whether passes change what is needed of a tensor; of others nothing else counts.  `whole`: positions in
@@ -36,31 +37,34 @@ class Along:
     counts: Ints
     repeats: Floats
 
-    def at(self, index: NDArray[np.int64]) -> Along:
+    def at(self, index: NDArray[np.int64]) -> ClassTiles:
         """Of these candidates."""
-        return Along(*(getattr(self, each.name)[..., index] for each in fields(self)))
+        return ClassTiles(*(getattr(self, each.name)[..., index] for each in fields(self)))
 
     @staticmethod
-    def joined(parts: Sequence[Along]) -> Along:
+    def joined(parts: Sequence[ClassTiles]) -> ClassTiles:
         """Candidates of several classes."""
-        return Along(*(np.concatenate([getattr(p, each.name) for p in parts], axis=-1) for each in fields(Along)))
+        names = [each.name for each in fields(ClassTiles)]
+        return ClassTiles(*(np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names))
 
 
 class Passes:
     """Of layers in order, in one cut."""
 
-    def __init__(self, own: Interval, cut: Cut, extents: Extents) -> None:
+    def __init__(self, own: LayerInterval, cut: ClassCut, extents: Extents) -> None:
         self.reads, self.layers, self.tensors = own.reads, own.layers, own.touched
         self.cut, self.extents = cut, extents
         self.counts = cut.passes
-        self.made: dict[Layer, Span | None] = {}
-        """Along the layer's axis of the class; None: it has none, and is repeated."""
-        self._uses: dict[tuple[Tensor, Axis], dict[Layer, Span]] = {}
-        self._proportions: dict[int, Span] = {}
+        self.made: dict[Layer, PassRanges | None] = {}
+        """ClassTiles the layer's axis of the class; None: it has none, and is repeated."""
+        self._uses: dict[tuple[Tensor, Axis], dict[Layer, PassRanges]] = {}
+        self._whole: set[tuple[Tensor, Axis]] = set()
+        """What some layer needs all of in each pass."""
+        self._proportions: dict[int, PassRanges] = {}
         self._find(own.outside)
 
     def _find(self, outside: Collection[Tensor]) -> None:
-        asked: dict[tuple[Tensor, Axis], Span] = {}
+        asked: dict[tuple[Tensor, Axis], PassRanges] = {}
         for layer in reversed(self.layers):
             own = next(iter(self.reads.axes[layer] & self.cut.group), None)
             if own is None:
@@ -73,16 +77,17 @@ class Passes:
             made = span.news if self.cut.is_rolling else span
             self.made[layer] = made
             for read in self.reads.of[layer]:
-                if read.position is None or not read.position.moves(own):
-                    continue
                 key = read.tensor, read.axis
+                if read.position is None or not read.position.moves(own):
+                    self._whole.add(key)
+                    continue
                 needed = self.reads.along(read, own, span)
                 asked[key] = asked[key].joined(needed) if key in asked else needed
                 used = self.reads.along(read, own, made)
                 uses = self._uses.setdefault(key, {})
                 uses[layer] = uses[layer].joined(used) if layer in uses else used
 
-    def _in_proportion(self, extent: int) -> Span:
+    def _in_proportion(self, extent: int) -> PassRanges:
         if extent not in self._proportions:
             whole = self.extents[self.cut.reference]
             low, high = (-(-edge * extent // whole) for edge in (self.cut.low, self.cut.high))
@@ -91,7 +96,7 @@ class Passes:
 
     # ------------------------------------------------------------ tensors
 
-    def along(self, streams: Sequence[tuple[Layer, Axis, Axis] | None]) -> Along:
+    def along(self, streams: Sequence[tuple[Layer, Axis, Axis] | None]) -> ClassTiles:
         """`streams`: of each tensor the layer that streams it, along which of its axes, and the tensor's."""
         shape = len(self.tensors), len(self.counts)
         changes, slices = np.zeros(shape[0], np.bool_), np.ones(shape, np.int64)
@@ -114,7 +119,7 @@ class Passes:
                 slices[k] = self.extents[axes[2]] if made is None else np.maximum(made.most, 1)
         changes_all = np.broadcast_to(changes[:, None], shape)
         repeats = np.array([self._repeats(layer) for layer in self.layers])
-        return Along(changes_all, whole, new, beside, loaded, streamed, slices, self.counts, repeats)
+        return ClassTiles(changes_all, whole, new, beside, loaded, streamed, slices, self.counts, repeats)
 
     def _of_axis(self, tensor: Tensor, axis: Axis) -> tuple[int, Ints, Ints | int, Ints, Ints] | None:
         """Of one axis of a tensor: whole, new, beside, loaded, streamed; None: no pass changes it."""
@@ -124,8 +129,8 @@ class Passes:
         made = self.made[users[0]] if is_made and axis in self.cut.group else None
         if made is None and (is_made or not uses):
             return None
-        if any(layer not in uses and layer.result is not tensor for layer in users):
-            return None  # one of them needs all of it in each pass
+        if (tensor, axis) in self._whole or any(k not in uses and k.result is not tensor for k in users):
+            return None
         read = None
         for span in uses.values():
             read = span if read is None else read.joined(span)

@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """What candidates of a nest cost for every size of SRAM: arrays, without a word about loops.
 
 More SRAM buys fewer DRAM bytes.  The ways of one tensor are a convex list of steps, which all tensors together fill in
@@ -19,7 +20,7 @@ Chosen: TypeAlias = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class Prices:
+class NestPrices:
     """Bytes of tensors under candidates.
 
     Of tensors from outside (those inside have zeros): `size` and `moved`, [tensors, candidates], of the way with the
@@ -43,11 +44,11 @@ class Prices:
     replaced: tuple[tuple[int, int, int], ...]
     repeated: Floats
 
-    def only(self, chosen: Chosen) -> Prices:
+    def only(self, chosen: Chosen) -> NestPrices:
         return replace(self, **{name: getattr(self, name)[..., chosen] for name in _BY_CANDIDATE})
 
     @staticmethod
-    def joined(parts: Sequence[Prices]) -> Prices:
+    def joined(parts: Sequence[NestPrices]) -> NestPrices:
         """Candidates of several nests of the same layers."""
         arrays = {name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in _BY_CANDIDATE}
         return replace(parts[0], **arrays)

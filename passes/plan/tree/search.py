@@ -9,7 +9,6 @@ forest: units one after the other; the state at a cut is the set of tensors that
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,38 +23,11 @@ from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
-from frustum.passes.plan.tree.forest import LEVELS, Forest, Record, shifted
-from frustum.passes.plan.tree.intervals import Interval, cut_of, steps_of
-from frustum.passes.plan.tree.nest import Interior, Nest, Way
-from frustum.passes.plan.tree.passes import Passes
-from frustum.passes.plan.tree.prices import Chosen, Floats, Prices
+from frustum.passes.plan.tree.best import good_nests
+from frustum.passes.plan.tree.forest import LEVELS, Forest, ForestRecord, SearchLimits, shifted
+from frustum.passes.plan.tree.intervals import LayerInterval, steps_of
+from frustum.passes.plan.tree.prices import Floats, NestPrices
 from frustum.passes.plan.tree.spans import Extents, Reads
-
-NEAR = 1.02
-"""A nest within 2 % of the best one may be the best where other tensors are in SRAM already. 2026-11-28."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How wide the search is: the same for all networks."""
-
-    longest: int = 24
-    """Layers of a unit."""
-    depth: int = 1
-    """Loops around forests within each other."""
-    states: int = 24
-    """Sets of tensors that are followed at a cut."""
-    news: int = 3
-    """Tensors that one unit may begin to keep."""
-    steps: int = 14
-    """Steps of a loop of a nest."""
-    outer_steps: int = 6
-    """Steps of a loop around a forest."""
-    paired: int = 4
-    """Longest classes of which two may make a nest of two loops."""
-    shares: tuple[int, ...] = (8, 4, 2)
-    """Of SRAM, that a part of one tensor may take."""
-
 
 SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
@@ -85,14 +57,14 @@ class LoopWay:
     once: float
 
 
-class Search:
+class PlanSearch:
     """Of one network in a memory of `capacity` bytes.  `curve`: the fewest DRAM bytes for each of its 64 shares; exact
     for those that are `wanted`, no fewer than that for the others."""
 
     def __init__(
-        self, network: AxisNetwork, capacity: int, limits: Limits | None = None, wanted: Sequence[int] = (LEVELS,)
+        self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None, wanted: Sequence[int] = (LEVELS,)
     ) -> None:
-        self.network, self.capacity, self.limits = network, capacity, limits or Limits()
+        self.network, self.capacity, self.limits = network, capacity, limits or SearchLimits()
         self.wanted = np.array(wanted)
         self.reads = Reads(network)
         self.layers = tuple(network.layers)
@@ -103,10 +75,10 @@ class Search:
         self.users = {t: [number[layer] for layer in users] for t, users in self.reads.users.items()}
         self.copies: tuple[Copy, ...] = ()
         """Layers of the network that are others made again."""
-        self._intervals: dict[tuple[int, int], Interval] = {}
+        self._intervals: dict[tuple[int, int], LayerInterval] = {}
         self._curves: dict[object, Floats] = {}
         self._bounded: dict[object, tuple[Floats | None, Floats]] = {}
-        self._good: dict[object, Prices] = {}
+        self._good: dict[object, NestPrices] = {}
         self.looked_at = 0
 
     @cached_property
@@ -114,7 +86,7 @@ class Search:
         """The fewest DRAM bytes of the network for every share of SRAM."""
         return self.root(None).curve()
 
-    def root(self, record: Record | None) -> Forest:
+    def root(self, record: ForestRecord | None) -> Forest:
         most = np.full(LEVELS + 1, -np.inf)
         most[self.wanted] = self.most[self.wanted]
         return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, most)
@@ -136,15 +108,17 @@ class Search:
     def levels(self, size: float) -> int:
         return math.ceil(size * LEVELS / self.capacity - 1e-9)
 
-    def interval(self, first: int, stop: int) -> Interval:
+    def interval(self, first: int, stop: int) -> LayerInterval:
         if (first, stop) not in self._intervals:
-            self._intervals[first, stop] = Interval(self.network, self.reads, self.layers[first:stop])
+            self._intervals[first, stop] = LayerInterval(self.network, self.reads, self.layers[first:stop])
         return self._intervals[first, stop]
 
     def size(self, tensor: Tensor, extents: Extents) -> float:
         return math.prod([extents[axis] for axis in self.reads.axes_of[tensor]]) * tensor.element_bits / 8
 
-    def key(self, kind: str, own: Interval, extents: Extents, resident: Mapping[Tensor, float], depth: int) -> object:
+    def key(
+        self, kind: str, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float], depth: int
+    ) -> object:  # fmt: skip
         numbers = own.numbers
         return (
             kind, own.key, tuple(extents[axis] for axis in own.axes), depth,
@@ -153,27 +127,7 @@ class Search:
 
     # ------------------------------------------------------------ nests
 
-    def ways(self, own: Interval, extents: Extents) -> list[list[Way]]:
-        """Under no loop, under one, under two: each with all steps."""
-        levels, longest = dict[tuple[Class, bool], Passes](), dict[Class, int]()
-        for group, is_windowed in own.classes:
-            steps = steps_of(own, group, extents, self.limits.steps)
-            if steps:
-                cut = cut_of(own, group, steps, extents, is_rolling=is_windowed)
-                levels[group, is_windowed] = Passes(own, cut, extents)
-                longest[group] = extents[own.reference(group)]
-        pairs = sorted(levels, key=lambda each: -longest[each[0]])[: self.limits.paired]
-        found = [[Way.of()], [Way.of(passes) for passes in levels.values()], []]
-        for outer, inner in itertools.permutations(pairs, 2):
-            found[2].append(Way.of(levels[outer], levels[inner]))
-            if outer[1]:
-                again = outer[0], False
-                if again not in levels:
-                    levels[again] = Passes(own, replace(levels[outer].cut, is_rolling=False), extents)
-                found[2].append(Way.of(levels[again], levels[inner]))
-        return [some for some in found if some]
-
-    def nest(self, own: Interval, extents: Extents, resident: Mapping[Tensor, float]) -> Floats:
+    def nest(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> Floats:
         """The curve of the best nest."""
         key = self.key("nest", own, extents, resident, 0)
         if key not in self._curves:
@@ -183,25 +137,11 @@ class Search:
             self._curves[key] = prices.priced(shares, self.room).min(axis=1)
         return self._curves[key]
 
-    def good_nests(self, own: Interval, extents: Extents) -> Prices:
-        """Those candidates that are best for some size of SRAM where nothing is there before, or everything."""
+    def good_nests(self, own: LayerInterval, extents: Extents) -> NestPrices:
         key = self.key("good", own, extents, {}, 0)
         if key not in self._good:
-            nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-            best, interior = (_Best(nothing, self.room), _Best(everything, self.room)), Interior(own, extents)
-            for ways in self.ways(own, extents):
-                coarse = [Way.of(*way.levels, stride=max(1, len(way.levels))) for way in ways]
-                nest = Nest(interior, coarse)
-                good = [each.add(nest.prices) for each in best]
-                self.looked_at += 2 * nest.shape[1]
-                if len(nest.along) > 1:
-                    chosen = np.union1d(*good)
-                    fine = [way.near(nest.of_way(number, chosen)) for number, way in enumerate(coarse)]
-                    if any(way.index.size for way in fine):
-                        nest = Nest(interior, [way for way in fine if way.index.size])
-                        for each in best:
-                            each.add(nest.prices)
-            self._good[key] = best[0].joined(best[1])
+            self._good[key], count = good_nests(own, extents, self.room, self.limits)
+            self.looked_at += count
         return self._good[key]
 
     # ------------------------------------------------------------ loops around forests
@@ -214,9 +154,9 @@ class Search:
         own = self.interval(first, stop)
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
         ways = list(self._loop_ways(own, extents, resident))
-        least = [self._least_of(way, free, resident) for way in ways]
-        wanted = slice(None) if most is None else np.flatnonzero(most > -np.inf)
-        for k in sorted(range(len(ways)), key=lambda k: float(least[k][wanted][-1])):
+        least = [self._least_of(own, way, free, resident) for way in ways]
+        wanted = LEVELS if most is None else max(np.flatnonzero(most > -np.inf), default=LEVELS)
+        for k in sorted(range(len(ways)), key=lambda k: float(least[k][wanted])):
             way, bound = ways[k], best[0] if most is None else np.minimum(best[0], most)
             if (bound > least[k] * (1 + 1e-9)).any():
                 inside = {**resident, **dict.fromkeys(way.above, 1.0)}
@@ -224,13 +164,13 @@ class Search:
                 curve = shifted(way.count * body, way.levels) + way.once
                 yield self._with_weights(curve, way), way
 
-    def _loop_ways(self, own: Interval, extents: Extents, resident: Mapping[Tensor, float]) -> Iterator[LoopWay]:
+    def _loop_ways(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> Iterator[LoopWay]:
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
         for group, is_windowed in own.classes:
             if is_windowed:
                 continue
             still = [t for t in free if not any(axis in group for axis in t.axes)]
-            weights = sum(self.size(t, extents) for t in still if t.kind is Kind.WEIGHT)
+            weights = sum(self.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
             maps = sorted((t for t in still if t.kind is not Kind.WEIGHT), key=lambda t: -self.size(t, extents))
             axis = own.reference(group)
             for step in steps_of(own, group, extents, self.limits.outer_steps):
@@ -246,9 +186,12 @@ class Search:
                         once = size + sum((count - 1) * self.size(t, extents) for t in sums)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
-    def _least_of(self, way: LoopWay, free: list[Tensor], resident: Mapping[Tensor, float]) -> Floats:
+    def _least_of(
+        self, own: LayerInterval, way: LoopWay, free: list[Tensor], resident: Mapping[Tensor, float]
+    ) -> Floats:  # fmt: skip
         """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes."""
-        moved = sum(self.size(t, way.extents) * (1 - resident.get(t, 0.0)) for t in free if t not in way.above)
+        moving = (t for t in free if t not in way.above)
+        moved = sum(self.size(t, way.extents) * own.shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
         found = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
         found[: way.levels + 1] = np.inf
         return found
@@ -293,7 +236,7 @@ class Search:
             self._bounded[key] = most, known
         return known
 
-    def _may_loop(self, own: Interval, extents: Extents, resident: Mapping[Tensor, float]) -> bool:
+    def _may_loop(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> bool:
         """Whether a loop around several units may pay: it makes smaller what they hand each other."""
         inside = (self.size(t, extents) for t in own.makers if t not in resident and t not in own.lasting)
         is_whole = all(share == 1.0 for share in resident.values())
@@ -301,7 +244,7 @@ class Search:
 
     def forest(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
-        most: Floats | None = None, record: Record | None = None,
+        most: Floats | None = None, record: ForestRecord | None = None,
     ) -> Floats:  # fmt: skip
         """The curve of units one after the other; `most` as for a unit."""
         own = self.interval(first, stop)
@@ -323,42 +266,13 @@ class Search:
         return None if most is None else np.maximum(bound, most), None
 
 
-def searched(network: AxisNetwork, capacity: int, wanted: Sequence[int] = (LEVELS,)) -> Search:
+def searched(network: AxisNetwork, capacity: int, wanted: Sequence[int] = (LEVELS,)) -> PlanSearch:
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    best = first = Search(network, capacity, wanted=wanted)
+    best = first = PlanSearch(network, capacity, wanted=wanted)
     for other, copies in alternatives(network, capacity / SMALL):
-        search = Search(other, capacity, wanted=wanted)
+        search = PlanSearch(other, capacity, wanted=wanted)
         search.copies = copies
         search._curves, search._bounded, search._good = first._curves, first._bounded, first._good
         if search.curve[LEVELS] < best.curve[LEVELS]:
             best = search
     return best
-
-
-class _Best:
-    """The best of many nests for every size of SRAM."""
-
-    def __init__(self, shares: Floats, room: Floats) -> None:
-        self.shares, self.room = shares, room
-        self.curve, self.top = np.full(len(room), np.inf), len(room)
-        self.found: list[tuple[Prices, Chosen, Floats]] = []
-
-    def add(self, prices: Prices) -> Chosen:
-        """The candidates that are good so far."""
-        priced = prices.priced(self.shares, self.room[: self.top])
-        at = priced.argmin(axis=1)
-        lowest = priced[np.arange(self.top), at]
-        self.found.append((prices, at, lowest))
-        self.curve[: self.top] = np.minimum(self.curve[: self.top], lowest)
-        least = prices.whole @ np.where(prices.outside, 1.0 - self.shares, 0.0)
-        self.top = max(1, int((self.curve > least * (1 + 1e-9)).sum()))  # no nest is better above
-        return self.good()[-1]
-
-    def good(self) -> list[Chosen]:
-        return [np.unique(at[(low <= NEAR * self.curve[: len(at)]) & np.isfinite(low)]) for _, at, low in self.found]
-
-    def joined(self, other: _Best) -> Prices:
-        """The good candidates of both."""
-        chosen = [np.union1d(a, b) for a, b in zip(self.good(), other.good(), strict=True)]
-        good = [prices.only(some) for (prices, _, _), some in zip(self.found, chosen, strict=True) if len(some)]
-        return Prices.joined(good or [self.found[0][0]])

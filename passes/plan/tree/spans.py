@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """Which ranges of axes layers make and read in each pass over a class: arrays of candidates by passes.
 
 From the last layer back: what no later layer reads along the class is cut in proportion, everything else follows from
@@ -26,7 +27,7 @@ NOTHING = 1 << 40
 
 
 @dataclass(frozen=True)
-class Read:
+class AxisRead:
     """Where a layer reads one axis of a tensor."""
 
     tensor: Tensor
@@ -36,7 +37,7 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class PassRanges:
     """Half-open ranges, [candidates, passes]."""
 
     low: Ints
@@ -65,16 +66,16 @@ class Span:
         return max(0, int(self.high.max()) - int(self.low.min()))
 
     @cached_property
-    def news(self) -> Span:
+    def news(self) -> PassRanges:
         """Without what earlier passes have had."""
         return settled(np.maximum(self.low, _before(self.high)), self.high)
 
-    def joined(self, other: Span) -> Span:
+    def joined(self, other: PassRanges) -> PassRanges:
         if other is self:
             return self
-        return Span(np.minimum(self.low, other.low), np.maximum(self.high, other.high))
+        return PassRanges(np.minimum(self.low, other.low), np.maximum(self.high, other.high))
 
-    def beside(self, readers: Span) -> Ints:
+    def beside(self, readers: PassRanges) -> Ints:
         """The most positions that earlier passes have made and that this pass or a later one still reads."""
         oldest = np.minimum.accumulate(readers.low[..., ::-1], axis=-1)[..., ::-1]
         return np.maximum(_before(self.high) - oldest, 0).max(axis=-1)
@@ -86,11 +87,11 @@ def _before(high: Ints) -> Ints:
     return np.concatenate([np.full_like(found[..., :1], -NOTHING), found[..., :-1]], axis=-1)
 
 
-def settled(low: Ints, high: Ints) -> Span:
+def settled(low: Ints, high: Ints) -> PassRanges:
     is_empty = low >= high
     if not is_empty.any():
-        return Span(low, high)
-    return Span(np.where(is_empty, NOTHING, low), np.where(is_empty, -NOTHING, high))
+        return PassRanges(low, high)
+    return PassRanges(np.where(is_empty, NOTHING, low), np.where(is_empty, -NOTHING, high))
 
 
 class Reads:
@@ -98,7 +99,7 @@ class Reads:
 
     def __init__(self, network: AxisNetwork) -> None:
         self.network = network
-        self.of: dict[Layer, tuple[Read, ...]] = {layer: tuple(_reads(layer)) for layer in network.layers}
+        self.of: dict[Layer, tuple[AxisRead, ...]] = {layer: tuple(_reads(layer)) for layer in network.layers}
         self.axes: dict[Layer, frozenset[Axis]] = {
             layer: frozenset(axis for axis in layer.axes if not axis.is_tap) for layer in network.layers
         }
@@ -113,8 +114,8 @@ class Reads:
             for layer, reads in self.of.items()
         }
         self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
-        self._moved: dict[tuple[int, Read, Axis], Span] = {}
-        self._alive: list[Span] = []
+        self._moved: dict[tuple[int, AxisRead, Axis], PassRanges] = {}
+        self._alive: list[PassRanges] = []
 
     def plain(self, layer: Layer, tensor: Tensor) -> dict[Axis, Axis]:
         """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""
@@ -123,10 +124,12 @@ class Reads:
             if tensor is layer.result:
                 self._plain[key] = {axis: axis for axis in tensor.axes}
             else:
-                own = [read for read in self.of[layer] if read.tensor is tensor]
-                self._plain[key] = {
-                    axis: read.axis for read in own if (axis := _plain_axis(read)) is not None
-                }
+                found: dict[Axis, set[Axis | None]] = {}
+                for read in self.of[layer]:
+                    if read.tensor is tensor:
+                        found.setdefault(read.axis, set()).add(_plain_axis(read))
+                alone = {own: axes.pop() for own, axes in found.items() if len(axes) == 1}
+                self._plain[key] = {axis: own for own, axis in alone.items() if axis is not None}
         return self._plain[key]
 
     def storage_of(self, layer: Layer) -> Tensor | None:
@@ -136,7 +139,7 @@ class Reads:
         pieces = layer.operands[layer.storage_of].pieces
         return pieces[0].tensor if len(pieces) == 1 else None
 
-    def along(self, read: Read, axis: Axis, own: Span) -> Span:
+    def along(self, read: AxisRead, axis: Axis, own: PassRanges) -> PassRanges:
         """What the read sees where its layer has these ranges of one axis and all of the others."""
         position = read.position
         assert position is not None
@@ -148,13 +151,13 @@ class Reads:
             found = settled(np.maximum(low, 0), np.minimum(high, read.axis.extent))
             is_empty = own.low >= own.high
             if is_empty.any():
-                found = Span(np.where(is_empty, NOTHING, found.low), np.where(is_empty, -NOTHING, found.high))
+                found = PassRanges(np.where(is_empty, NOTHING, found.low), np.where(is_empty, -NOTHING, found.high))
             self._moved[key] = found
             self._alive.append(own)  # so that its id stays its own
         return self._moved[key]
 
 
-def _plain_axis(read: Read) -> Axis | None:
+def _plain_axis(read: AxisRead) -> Axis | None:
     position = read.position
     if position is None or not position.is_linear or position.offset or len(position.terms) != 1:
         return None
@@ -162,11 +165,11 @@ def _plain_axis(read: Read) -> Axis | None:
     return axis if step == 1 and not axis.is_tap and axis.extent == read.axis.extent else None
 
 
-def _reads(layer: Layer) -> Iterable[Read]:
+def _reads(layer: Layer) -> Iterable[AxisRead]:
     for operand in layer.operands:
         for piece in operand.pieces:
             if operand.is_all:
-                yield from (Read(piece.tensor, axis, None) for axis in piece.tensor.axes)
+                yield from (AxisRead(piece.tensor, axis, None) for axis in piece.tensor.axes)
             else:
                 for axis, position in piece.by_leaf:
-                    yield Read(piece.tensor, axis, None if position is None else position.refined())
+                    yield AxisRead(piece.tensor, axis, None if position is None else position.refined())

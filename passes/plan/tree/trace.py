@@ -1,3 +1,4 @@
+# Tests: test/passes/plan/tree/test_search.py
 """The best plan of a search as a tree."""
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Resident, Sequence
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree.forest import LEVELS, Kept, Record, Step
-from frustum.passes.plan.tree.intervals import Cut
-from frustum.passes.plan.tree.nest import Interior, Nest
-from frustum.passes.plan.tree.search import LoopWay, Search
+from frustum.passes.plan.tree.best import nest_ways
+from frustum.passes.plan.tree.forest import LEVELS, ForestRecord, Kept, UnitStep, part_axis
+from frustum.passes.plan.tree.intervals import ClassCut
+from frustum.passes.plan.tree.nest import Interior, LoopNest
+from frustum.passes.plan.tree.search import LoopWay, PlanSearch
 from frustum.passes.plan.tree.spans import Extents
 
 NEARLY = 1 + 1e-9
@@ -23,7 +25,7 @@ ALL = 0.999
 
 
 @dataclass(frozen=True)
-class Place:
+class TreePlace:
     """Where in the tree a part of the plan is: extents of axes there, tiles that loops around it make of them, and what
     lies in SRAM."""
 
@@ -33,7 +35,7 @@ class Place:
     depth: int
 
 
-def plan_of(search: Search) -> Sequence:
+def plan_of(search: PlanSearch) -> Sequence:
     """The plan with the fewest DRAM bytes in all of the memory; DoesNotFit where there is none."""
     if not np.isfinite(search.curve[LEVELS]):
         raise no_plan(search)
@@ -42,29 +44,29 @@ def plan_of(search: Search) -> Sequence:
     return replace(whole, copies=search.copies)
 
 
-def no_plan(search: Search) -> DoesNotFit:
+def no_plan(search: PlanSearch) -> DoesNotFit:
     where, available = f"network @{search.network.name}", f"{search.capacity} B of SRAM"
     return DoesNotFit("its smallest tiles", where, "more", available, "sram")
 
 
 class _Trace:
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: PlanSearch) -> None:
         self.search = search
 
     def whole(self) -> Sequence:
         search = self.search
-        record = Record()
+        record = ForestRecord()
         search.root(record).curve()
-        place = Place(search.extents, {}, {}, search.limits.depth)
+        place = TreePlace(search.extents, {}, {}, search.limits.depth)
         return self.sequence(record, 0, len(search.layers), place, LEVELS)
 
-    def forest(self, first: int, stop: int, place: Place, level: int) -> Sequence:
-        record = Record()
+    def forest(self, first: int, stop: int, place: TreePlace, level: int) -> Sequence:
+        record = ForestRecord()
         self.search.forest(first, stop, place.extents, place.resident, place.depth, _only(level), record)
         return self.sequence(record, first, stop, place, level)
 
-    def sequence(self, record: Record, first: int, stop: int, place: Place, level: int) -> Sequence:
-        search, steps = self.search, list[tuple[int, Step]]()
+    def sequence(self, record: ForestRecord, first: int, stop: int, place: TreePlace, level: int) -> Sequence:
+        search, steps = self.search, list[tuple[int, UnitStep]]()
         at, state = stop, Kept()
         while at > first:
             wanted = record.cuts[at - first][state][level]
@@ -88,17 +90,16 @@ class _Trace:
             children.append(self.unit(step.first, end, inside, level - search.levels(step.size)))
         return Sequence(tuple(children), tuple(r for r in residents.values() if r.part is None or r.part.stop > 0))
 
-    def part(self, tensor: Tensor, share: float, extents: Extents, *busy: Cut) -> Part | None:
+    def part(self, tensor: Tensor, share: float, extents: Extents, *busy: ClassCut) -> Part | None:
         """So much of a tensor along its longest axis that no loop cuts; None: all of it."""
         if share > ALL:
             return None
-        free = [a for a in tensor.axes if extents[a] == a.extent and not any(a in cut.group for cut in busy)]
-        if not free:
+        axis = part_axis(tensor, extents, {a for cut in busy for a in cut.group})
+        if axis is None:
             return Part(tensor.axes[0].name, 0, 0)
-        axis = max(free, key=lambda a: a.extent)
         return Part(axis.name, 0, int(share * axis.extent + 1e-6))
 
-    def unit(self, first: int, stop: int, place: Place, level: int) -> Node:
+    def unit(self, first: int, stop: int, place: TreePlace, level: int) -> Node:
         search = self.search
         own = search.interval(first, stop)
         only = _only(level)
@@ -111,11 +112,11 @@ class _Trace:
                 return self.loop(first, stop, place, level, way)
         raise AssertionError(f"no unit of {own.layers[0].name} has the bytes that were found")
 
-    def loop(self, first: int, stop: int, place: Place, level: int, way: LoopWay) -> Node:
+    def loop(self, first: int, stop: int, place: TreePlace, level: int, way: LoopWay) -> Node:
         search = self.search
         own = search.interval(first, stop)
         above = dict.fromkeys(way.above, 1.0)
-        inside = Place(way.extents, self.tiles(place, way), place.resident | above, place.depth - 1)
+        inside = TreePlace(way.extents, self.tiles(place, way), place.resident | above, place.depth - 1)
         left, share = level - way.levels, search.capacity / LEVELS
         below = np.where(np.arange(LEVELS + 1) <= left, np.inf, -np.inf)
         body = search.forest(first, stop, way.extents, inside.resident, inside.depth, below)
@@ -138,7 +139,7 @@ class _Trace:
                 room -= size
         return Sequence((loop,), tuple(residents))
 
-    def tiles(self, place: Place, way: LoopWay) -> dict[Axis, tuple[int, ...]]:
+    def tiles(self, place: TreePlace, way: LoopWay) -> dict[Axis, tuple[int, ...]]:
         """Where the tiles of the axes of a loop begin."""
         found = dict(place.tiles)
         reference = max(place.extents[axis] for axis in way.group)
@@ -151,7 +152,7 @@ class _Trace:
         assert reference
         return found
 
-    def edges(self, place: Place, axis: Axis, step: int) -> tuple[int, ...]:
+    def edges(self, place: TreePlace, axis: Axis, step: int) -> tuple[int, ...]:
         """Ranges of one step in every tile that loops outside make."""
         extent = place.extents[axis]
         starts = (start + k for start in place.tiles.get(axis, (0,)) for k in range(0, extent, step))
@@ -159,15 +160,15 @@ class _Trace:
 
     # ------------------------------------------------------------ nests
 
-    def nest(self, first: int, stop: int, place: Place, level: int) -> Node:
+    def nest(self, first: int, stop: int, place: TreePlace, level: int) -> Node:
         search = self.search
         own = search.interval(first, stop)
         shares = np.array([place.resident.get(t, 0.0) for t in own.touched])
         room = search.room[level : level + 1]
-        best: tuple[float, Nest, int] | None = None
+        best: tuple[float, LoopNest, int] | None = None
         interior = Interior(own, place.extents)
-        for ways in search.ways(own, place.extents):
-            nest = Nest(interior, ways)
+        for ways in nest_ways(own, place.extents, search.limits):
+            nest = LoopNest(interior, ways)
             priced = nest.prices.priced(shares, room)[0]
             k = int(priced.argmin())
             if best is None or priced[k] < best[0] / NEARLY:
@@ -176,7 +177,7 @@ class _Trace:
         _, nest, k = best
         return self.built(nest, k, shares, float(room[0]), place)
 
-    def built(self, nest: Nest, k: int, shares: np.ndarray, room: float, place: Place) -> Node:
+    def built(self, nest: LoopNest, k: int, shares: np.ndarray, room: float, place: TreePlace) -> Node:
         interior, (way, place_there) = nest.interior, nest.candidate(k)
         cuts = [level.cut for level in way.levels]
         steps = [int(cut.high[at, 0]) for cut, at in zip(cuts, way.index[:, place_there], strict=True)]
@@ -199,7 +200,7 @@ class _Trace:
             node = Loop(cut.reference.name, self.edges(place, cut.reference, steps[depth]), body, halo)
         return Sequence((node,), tuple(residents[0])) if residents[0] or not cuts else node
 
-    def filled(self, nest: Nest, k: int, shares: np.ndarray, room: float) -> dict[int, tuple[int, float, int]]:
+    def filled(self, nest: LoopNest, k: int, shares: np.ndarray, room: float) -> dict[int, tuple[int, float, int]]:
         """Of each tensor that moves its depth (-1: streamed), and the share of it that lies at another one."""
         prices, (sizes, moved) = nest.prices.only(np.array([k])), nest.bytes
         depths = [-1, *range(len(nest.along), -1, -1)]

@@ -15,9 +15,9 @@ from xdsl.irdl import (
     var_operand_def,
 )
 
-from frustum.runtime.tools import op_table
+from frustum.runtime import op_table
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 @irdl_op_definition

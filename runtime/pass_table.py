@@ -1,4 +1,4 @@
-"""Writes docs/passes.md from the passes themselves: `python -m frustum.runtime.tools.pass_table FILE`."""
+"""Writes docs/passes.md from the passes themselves: `python -m frustum.runtime.pass_table FILE`."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Writes docs/operations.md from the definitions: `python -m frustum.runtime.tools.op_table FILE`."""
+"""Writes docs/operations.md from the definitions: `python -m frustum.runtime.op_table FILE`."""
 
 import sys
 from collections.abc import Iterable, Sequence

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from xdsl.passes import ModulePass, get_pass_option_infos
 
-from frustum.runtime.tools import pass_table
+from frustum.runtime import pass_table
 from frustum.runtime.universe import PASSES, load
 
-PAGE = Path(__file__).parents[3] / "docs" / "passes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "passes.md"
 
 
 @dataclass(frozen=True)

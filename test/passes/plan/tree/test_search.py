@@ -1,0 +1,87 @@
+"""The search's prices, against the count of its plans pass by pass."""
+
+import pytest
+import random_plans
+from axis_networks import mlp, network, windows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from frustum.dialects.plan.count import count
+from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.plan.tree.forest import LEVELS
+from frustum.passes.plan.tree.search import PlanSearch, searched
+from frustum.passes.plan.tree.trace import plan_of
+
+OFF = 0.06
+"""A part of a tensor that stays is whole positions of one axis: in small networks these are a few per cent."""
+
+
+MLP = (64, 48), (48, 192), (192, 48)
+
+
+def check(net, capacity):
+    """The plan is one, fits, and moves what the search says."""
+    try:
+        search = searched(net, capacity)
+        plan = plan_of(search)
+    except DoesNotFit:
+        return None
+    counted, found = count(net, plan), search.curve[LEVELS]
+    assert counted.sram_bytes <= capacity
+    assert net.compulsory_bytes <= counted.dram_bytes
+    assert abs(counted.dram_bytes - found) <= OFF * found + 64
+    return counted
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_plans.networks(), st.sampled_from([1 << 11, 1 << 14, 1 << 18]))
+def test_plans_of_random_networks_are_as_the_search_says(drawn, capacity):
+    check(drawn.axes, capacity)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_plans.networks(), st.sampled_from([1 << 11, 1 << 13, 1 << 14, 1 << 16, 1 << 18]))
+def test_plans_of_many_random_networks_are_as_the_search_says(drawn, capacity):
+    check(drawn.axes, capacity)
+
+
+@pytest.fixture(scope="module")
+def curve():
+    """Of an MLP, for shares of 64 KiB."""
+    return PlanSearch(network(mlp, *MLP), 1 << 16, wanted=range(LEVELS + 1)).curve
+
+
+def test_bytes_never_rise_with_sram_and_end_at_the_compulsory_ones(curve):
+    assert (curve[1:] <= curve[:-1]).all()
+    assert curve[LEVELS] == network(mlp, *MLP).compulsory_bytes < curve[4]
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("capacity", [1 << 12, 1 << 13, 1 << 14, 1 << 15])
+def test_one_search_answers_what_separate_searches_do(curve, capacity):
+    """At capacities that are whole levels of the larger search."""
+    own = PlanSearch(network(mlp, *MLP), capacity).curve[LEVELS]
+    assert own == pytest.approx(curve[capacity * LEVELS >> 16], rel=0.03)
+
+
+def test_rows_roll_where_maps_do_not_fit():
+    net = network(windows, (1, 4, 64, 64), (8, 4, 3, 3), (4, 8, 3, 3))
+    found = check(net, 1 << 14)
+    assert found.dram_bytes == net.compulsory_bytes
+    assert found.points[net.layers[0].name] == 64 * 64 * 8 * 4 * 9, "no row is made twice"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["squeezenet", "resnet18"])
+def test_plans_of_networks_of_the_zoo(name):
+    from frustum.backend import targets
+    from frustum.backend.network_to_plan import networks_to_plan
+    from frustum.passes.onnx.import_onnx import import_onnx
+    from frustum.passes.onnx.loading import load_model
+    from frustum.passes.zoo import zoo_model
+
+    target = targets.load("edge")
+    (net,) = networks_to_plan(import_onnx(load_model(zoo_model(name, 0))), target, "f16")
+    found = check(net, target.cluster.sram.capacity_bytes)
+    assert found.dram_bytes <= {"squeezenet": 1.01, "resnet18": 1.6}[name] * net.compulsory_bytes
