@@ -19,7 +19,15 @@ from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import PlanError, check_plan, operands_of, with_copies
-from frustum.dialects.plan.occupancy import SLICE, SLICE_COPIES, Counted, Measured, Occupancy, extent_bytes
+from frustum.dialects.plan.occupancy import (
+    SLICE,
+    SLICE_COPIES,
+    Counted,
+    Measured,
+    Occupancy,
+    Place,
+    extent_bytes,
+)
 from frustum.dialects.plan.storage import Overwritten
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
 
@@ -284,7 +292,7 @@ class _Walk(Measured):
                     rest = _without(box, held.get(tensor, ()))
                     if not all(low < high for low, high in rest.values()):
                         continue  # all of it is resident
-                    self._note((id(node), name), tensor, rest)  # type: ignore[arg-type]
+                    self._note((id(node), name), tensor, rest)
                     self.move(layer, tensor, rest)
 
     def move(self, layer: Layer, tensor: Tensor, box: Box) -> None:
@@ -298,7 +306,7 @@ class _Walk(Measured):
             self.counted.read_bytes += size
         self.begun.add((tensor, tuple(box.values())))
 
-    def _note(self, place: int, tensor: Tensor, box: Box) -> None:
+    def _note(self, place: Place, tensor: Tensor, box: Box) -> None:
         most = self.extents.setdefault((place, tensor), {})
         for axis, (low, high) in box.items():
             most[axis] = max(most.get(axis, 0), high - low)

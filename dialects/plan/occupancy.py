@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
@@ -37,13 +38,17 @@ class Counted:
         return self.read_bytes + self.write_bytes
 
 
+Place: TypeAlias = int | tuple[int, str]
+"""A node or resident by its `id`, or a layer of a compute."""
+
+
 class Measured(Named):
     """A plan with the sizes of its buffers."""
 
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
         super().__init__(network, plan)
         self.counted = Counted()
-        self.extents: dict[tuple[int, Tensor], dict[Axis, int]] = {}
+        self.extents: dict[tuple[Place, Tensor], dict[Axis, int]] = {}
         """Of each node or residency, and tensor there, the most that is new in a pass along each axis."""
         self.stays: dict[tuple[int, Tensor], tuple[Axis, int]] = {}
         """Of each rolling loop the most positions that stay from pass to pass."""
@@ -87,8 +92,8 @@ class Occupancy:
         before, size = self.storage, 0
         waiting = list(here)
         while waiting:  # those of storage that others have come after these
-            names = {r.tensor for r in waiting}
-            own = [r for r in waiting if r.storage_of not in names] or waiting
+            later = {r.tensor for r in waiting}
+            own = [r for r in waiting if r.storage_of not in later] or waiting
             size += sum(map(self.stored, own))
             waiting = [r for r in waiting if r not in own]
         names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
@@ -109,7 +114,7 @@ class Occupancy:
         held[id(resident)] = max(held.get(id(resident), 0), largest - known)
         return largest - known
 
-    def tile(self, place: int, tensor: Tensor) -> int:
+    def tile(self, place: Place, tensor: Tensor) -> int:
         extents = self.walk.extents.get((place, tensor))
         return 0 if extents is None else extent_bytes(tensor, extents.values())
 
@@ -132,7 +137,7 @@ class Occupancy:
                     total += self.staying(loop, loops, child, (*held, *here))
                 return total
 
-    def beside(self, loop: Loop, loops: tuple[Loop, ...], place: int, tensor: Tensor) -> int:
+    def beside(self, loop: Loop, loops: tuple[Loop, ...], place: Place, tensor: Tensor) -> int:
         """Bytes of what stays of one tensor: loops inside this one leave the whole width of it."""
         axis, stays = self.walk.stays.get((id(loop), tensor), (None, 0))
         extents = dict(self.walk.extents.get((place, tensor), {}))
@@ -165,7 +170,7 @@ class Occupancy:
         """Bytes of slices along the one axis that takes the fewest; what has not the axis lies there whole."""
         moved = {
             tensor: extents for tensor in dict.fromkeys((*operands_of(layer), layer.result))
-            if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))  # type: ignore[call-overload]
+            if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))
         }  # fmt: skip
         links = {tensor: _plain_links(layer, tensor) for tensor in moved}
         ways = []
