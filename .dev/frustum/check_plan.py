@@ -1,9 +1,9 @@
 """Checks the certificate of a plan, `python -m frustum.check_plan ONNX TARGET FILE`: see
-`frustum.runtime.tools.check_plan`."""
+`frustum.runtime.model.check_plan`."""
 
 import sys
 
-from frustum.runtime.tools.check_plan import check, main
+from frustum.runtime.model.check_plan import check, main
 
 __all__ = ["check", "main"]
 

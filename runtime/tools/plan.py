@@ -18,12 +18,12 @@ from frustum.passes.onnx.import_onnx import INT8
 from frustum.runtime.failures import GOOD, UsageError
 from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.model import request as asked
+from frustum.runtime.model.check_plan import COUNTS, FORMAT, OPTIONS, node_claims, outermost
 from frustum.runtime.model.identity import model_digest
 from frustum.runtime.model.options import Keywords, Request, flag_of, options_of, with_stored_dtype
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import PlanOptions
 from frustum.runtime.study.planned import CountedPlan, planned
-from frustum.runtime.tools.check_plan import COUNTS, FORMAT, OPTIONS, node_claims, outermost
 
 TAKEN = {"model", "target", "dtype", "shapes", "dims", "batch", "bind", "host", "weights_seed"}
 """Options of `compile` that say something of the network or the machine, and not of how the present planner plans."""

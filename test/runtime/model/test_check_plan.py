@@ -22,7 +22,8 @@ from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import parse_plan
 from frustum.dialects.plan.tree import Node, Sequence, layers_in
 from frustum.passes.onnx.import_onnx import import_onnx
-from frustum.runtime.tools import check_plan, cli
+from frustum.runtime.model import check_plan
+from frustum.runtime.tools import cli
 
 PLANS = {"residual": (planned_models.residual, 16), "perceptron": (planned_models.perceptron, 16)}
 """Models, each with KiB of SRAM: loops that roll; loops around each other, and sums that wait."""
