@@ -21,6 +21,22 @@ from frustum.passes.graph.composites.part_products import PartProducts
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.split_reductions import SplitReductions
+from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.passes.onnx.place_host import Placement
+
+
+def networks_of_model(
+    found: ModuleOp | Placement, stem: str, target: Target, dtype: str | None = None
+) -> list[AxisNetwork]:
+    """The networks of an imported model that have layers: in others all are views, or on the host.
+
+    Of a model in pieces they are called `stem` and a number."""
+    modules = [found] if isinstance(found, ModuleOp) else []
+    if not isinstance(found, ModuleOp):
+        parts = [part for part in found.parts if part.kind != "host"]
+        modules = [import_onnx(part.model, network=f"{stem}_{k}", whole=part.whole) for k, part in enumerate(parts)]
+    networks = [network for module in modules for network in networks_to_plan(module, target, dtype)]
+    return [network for network in networks if network.layers]
 
 
 def networks_to_plan(module: ModuleOp, target: Target, dtype: str | None = None) -> list[AxisNetwork]:

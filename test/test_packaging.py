@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 def test_a_wheel_holds_all_modules_and_says_that_they_are_typed(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
-    assert {"frustum/__init__.py", "frustum/onnx_backend.py", "frustum/py.typed"} <= names
+    assert {f"frustum/{name}" for name in ("__init__.py", "check_plan.py", "onnx_backend.py", "py.typed")} <= names
     for folder in FOLDERS:
         here = {f"frustum/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
         assert here <= names

@@ -54,7 +54,7 @@ class Affine:
 
     def refined(self) -> Affine:
         """The same of leaves, where axes were split since."""
-        if not any(axis.parts for axis, _ in self.terms):
+        if all(axis.parts is None for axis, _ in self.terms):
             return self
         terms = ((leaf, c * w) for axis, c in self.terms for leaf, w in weights((axis,)).items())
         return replace(self, terms=tuple(terms))

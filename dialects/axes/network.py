@@ -93,6 +93,18 @@ class Layer:
             axis in self.combine or axis in self.result.axes
         )
 
+    def may_overwrite(self, tensor: Tensor) -> bool:
+        """Whether every point of the result alone reads its position of the tensor, and so may take its place."""
+        pieces = [(operand, piece) for operand in self.operands for piece in operand.pieces if piece.tensor is tensor]
+        if not pieces or any(operand.is_all or piece.index != pieces[0][1].index for operand, piece in pieces):
+            return False
+        positions = [position and position.refined() for _, position in pieces[0][1].by_leaf]
+        if any(each is None or not each.is_linear or len(each.terms) > 1 for each in positions):
+            return False
+        read = [axis for each in positions if each is not None for axis, _ in each.terms]
+        moved = {axis for axis in self.result.axes if axis.extent > 1}
+        return len({*read}) == len(read) and moved <= {*read} <= {*self.result.axes}
+
     def part(self, ranges: Ranges) -> list[list[tuple[Tensor, Box]]]:
         """Of each operand the boxes of tensors, of their leaves, that a part of the axes needs, clipped to the tensors.
         A box that is empty is left out."""

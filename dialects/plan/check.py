@@ -373,6 +373,12 @@ class Named:
             raise PlanError(
                 f"{where} at {other.name}: {tensor.size_bytes} B in the {other.size_bytes} B of {other.name}", resident
             )
+        if not maker.may_overwrite(other):
+            raise PlanError(
+                f"{where} at {other.name}: to make one position, {maker.name} reads several of {other.name}, or one "
+                "that others need; leave out 'at'",
+                resident,
+            )
 
 
 def _compute_of(plan: Node, layer: str) -> Node:

@@ -12,21 +12,26 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.check import ELEMENTS, Named, PlanError, check_plan, operands_of, with_copies
+from frustum.dialects.plan.check import PlanError, check_plan, operands_of, with_copies
+from frustum.dialects.plan.occupancy import (
+    SLICE,
+    SLICE_COPIES,
+    Counted,
+    Measured,
+    Occupancy,
+    Place,
+    extent_bytes,
+)
+from frustum.dialects.plan.storage import Overwritten
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
 
-__all__ = ["Counted", "PlanError", "count"]
-
-SLICE = 16
-"""Positions of an axis in a slice of what is streamed: lines, or channels, of a matrix unit."""
-SLICE_COPIES = 2
+__all__ = ["SLICE", "SLICE_COPIES", "Counted", "PlanError", "count"]
 
 Spans = Mapping[str, Box]
 """Of each layer the ranges that it makes in the passes of the loops outside."""
@@ -36,46 +41,21 @@ Held = Mapping[Tensor, tuple[Part, ...]]
 """Tensors that lie in SRAM; no parts: all that is needed."""
 
 
-@dataclass
-class Counted:
-    """Bytes over the DRAM port, the most bytes of SRAM at a time, and points that layers compute.
-
-    `moved` and `held` say the first two of nodes: DRAM bytes of residents too, by `id`.
-    """
-
-    read_bytes: int = 0
-    write_bytes: int = 0
-    sram_bytes: int = 0
-    points: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    moved: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    held: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def dram_bytes(self) -> int:
-        return self.read_bytes + self.write_bytes
-
-
 def count(network: AxisNetwork, plan: Node) -> Counted:
     """What the plan costs.  PlanError where it is none."""
     check_plan(network, plan)
     walk = _Walk(with_copies(network, plan), plan)
     walk.visit(plan, {name: {} for name in walk.layers}, {}, {})
-    walk.counted.sram_bytes = _Occupancy(walk).peak(plan, ())
+    walk.counted.sram_bytes = Occupancy(walk).peak(plan, ())
     return walk.counted
 
 
-class _Walk(Named):
+class _Walk(Measured):
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
         super().__init__(network, plan)
-        self.counted = Counted()
         self.begun: set[tuple[Tensor, tuple[tuple[int, int], ...]]] = set()
         """Parts of sums that earlier passes have begun, and that lie in DRAM."""
-        self.extents: dict[tuple[int, Tensor], dict[Axis, int]] = {}
-        """Of each node or residency, and tensor there, the most that is new in a pass along each axis."""
-        self.stays: dict[tuple[int, Tensor], tuple[Axis, int]] = {}
-        """Of each rolling loop the most positions that stay from pass to pass."""
-        self.wholes: dict[tuple[int, Tensor], dict[Axis, int]] = defaultdict(dict)
-        """Of each loop the positions that all passes of it touch."""
+        self.overwritten = Overwritten(self)
         self._moved_by: dict[tuple[Layer, Tensor], dict[Axis, set[Axis]]] = {}
         self._classes: dict[int, tuple[Axis, Class, list[Layer]]] = {}
 
@@ -131,9 +111,6 @@ class _Walk(Named):
                 if along in part:
                     needed[tensor].append(part[along])
         return found
-
-    def is_read_elsewhere(self, tensor: Tensor, inside: list[Layer]) -> bool:
-        return tensor.is_output or any(reader not in inside for reader in self.network.readers.get(tensor, []))
 
     def reads(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
         """Boxes of operands that a part of a layer needs; none where the part is empty."""
@@ -222,6 +199,7 @@ class _Walk(Named):
             begin = [(r, self.tensors[r.tensor]) for r in node.residents if r.first == k]
             found = [(r, t, self.new_box(t, node, r, spans, fresh)) for r, t in begin]
             boxes = [(r, t, box) for r, t, box in found if box is not None]
+            self.overwritten.begin(tensor for _, tensor in begin)
             for resident, tensor, box in boxes:
                 self._note(id(resident), tensor, box)
                 if tensor not in made or self.is_begun(tensor, box):
@@ -296,23 +274,15 @@ class _Walk(Named):
 
     # ------------------------------------------------------------ layers
 
-    def own(self, node: Compute, held: Iterable[Tensor]) -> list[Tensor]:
-        """What layers of a compute hand each other, and nobody else wants."""
-        group = [self.layers[name] for name in node.layers]
-        return [
-            layer.result for layer in group
-            if not self.is_read_elsewhere(layer.result, group) and layer.result not in held
-        ]  # fmt: skip
-
     def compute(self, node: Compute, spans: Spans, held: Held) -> None:
         own = set(self.own(node, held))
         for name in node.layers:
             layer, span = self.layers[name], spans[name]
             if any(low >= high for low, high in span.values()):
                 continue
-            self.counted.points[name] += math.prod(
-                high - low for low, high in (span.get(axis, (0, axis.extent)) for axis in layer.axes)
-            )
+            whole = {axis: span.get(axis, (0, axis.extent)) for axis in layer.axes}
+            self.overwritten.computes(layer, whole, list(self.reads(layer, span)), node)
+            self.counted.points[name] += math.prod(high - low for low, high in whole.values())
             boxes = {(tensor, tuple(box.items())): box for tensor, box in self.touched(layer, span)}
             for (tensor, _), box in boxes.items():  # an operand that is read twice alike is streamed once
                 if tensor in own:
@@ -320,7 +290,9 @@ class _Walk(Named):
                         self._note(id(node), tensor, box)
                 elif held.get(tensor) != ():
                     rest = _without(box, held.get(tensor, ()))
-                    self._note((id(node), name), tensor, rest)  # type: ignore[arg-type]
+                    if not all(low < high for low, high in rest.values()):
+                        continue  # all of it is resident
+                    self._note((id(node), name), tensor, rest)
                     self.move(layer, tensor, rest)
 
     def move(self, layer: Layer, tensor: Tensor, box: Box) -> None:
@@ -334,116 +306,10 @@ class _Walk(Named):
             self.counted.read_bytes += size
         self.begun.add((tensor, tuple(box.values())))
 
-    def _note(self, place: int, tensor: Tensor, box: Box) -> None:
+    def _note(self, place: Place, tensor: Tensor, box: Box) -> None:
         most = self.extents.setdefault((place, tensor), {})
         for axis, (low, high) in box.items():
             most[axis] = max(most.get(axis, 0), high - low)
-
-
-class _Occupancy:
-    """The most bytes of SRAM at a time, of buffers that a walk has measured."""
-
-    def __init__(self, walk: _Walk) -> None:
-        self.walk = walk
-        self.held: list[Tensor] = []
-
-    def peak(self, node: Node, loops: tuple[Loop, ...]) -> int:
-        match node:
-            case Compute():
-                found = self.compute(node)
-            case Loop():
-                found = self.peak(node.body, (*loops, node)) + self.staying(node, (*loops, node), node.body, ())
-            case Sequence():
-                found = max(self.child(node, k, loops) for k in range(len(node.children)))
-        self.walk.counted.held[id(node)] = found
-        return found
-
-    def child(self, node: Sequence, k: int, loops: tuple[Loop, ...]) -> int:
-        here = [r for r in node.residents if r.first <= k <= r.last]
-        sizes = {id(r): self.tile(id(r), self.walk.tensors[r.tensor]) for r in here if not r.storage_of}
-        self.walk.counted.held |= sizes
-        size = sum(sizes.values())
-        names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
-        self.held += names
-        found = size + self.peak(node.children[k], loops)
-        del self.held[len(self.held) - len(names) :]
-        return found
-
-    def tile(self, place: int, tensor: Tensor) -> int:
-        extents = self.walk.extents.get((place, tensor))
-        return 0 if extents is None else _bytes(tensor, extents.values())
-
-    def staying(self, loop: Loop, loops: tuple[Loop, ...], node: Node, held: tuple[Tensor, ...]) -> int:
-        """Bytes that stay from pass to pass of a rolling loop, of all that lies in SRAM below it."""
-        if loop.halo is not Halo.ROLLING:
-            return 0
-        match node:
-            case Compute():
-                places = [(id(node), tensor) for tensor in self.walk.own(node, {*self.held, *held})]
-                return sum(self.beside(loop, loops, place, tensor) for place, tensor in places)
-            case Loop():
-                return self.staying(loop, (*loops, node), node.body, held)
-            case Sequence():
-                total = 0
-                for r in node.residents:
-                    total += self.beside(loop, loops, id(r), self.walk.tensors[r.tensor])
-                for k, child in enumerate(node.children):
-                    here = tuple(self.walk.tensors[r.tensor] for r in node.residents if r.first <= k <= r.last)
-                    total += self.staying(loop, loops, child, (*held, *here))
-                return total
-
-    def beside(self, loop: Loop, loops: tuple[Loop, ...], place: int, tensor: Tensor) -> int:
-        """Bytes of what stays of one tensor: loops inside this one leave the whole width of it."""
-        axis, stays = self.walk.stays.get((id(loop), tensor), (None, 0))
-        extents = dict(self.walk.extents.get((place, tensor), {}))
-        if axis is None or not extents:
-            return 0
-        for inner in loops[loops.index(loop) + 1 :]:
-            extents |= self.walk.wholes.get((id(inner), tensor), {})
-        extents[axis] = stays
-        return _bytes(tensor, extents.values())
-
-    def compute(self, node: Compute) -> int:
-        walk, most = self.walk, 0
-        group = [walk.layers[name] for name in node.layers]
-        own, wide = walk.own(node, self.held), {each.tensor: ELEMENTS[each.element] for each in node.sums}
-        sizes = {t: self.tile(id(node), t) * max(wide.get(t.name, 0), t.element_bits) // t.element_bits for t in own}
-        place = {layer.name: k for k, layer in enumerate(group)}
-        first = {t: place[walk.network.maker[t].name] for t in own}
-        last = {t: max(place[reader.name] for reader in walk.network.readers[t]) for t in own}
-        for k, layer in enumerate(group):
-            alive = sum(size for t, size in sizes.items() if first[t] <= k <= last[t])
-            if layer.storage_of is not None and layer.result in sizes:
-                (old, *others) = [piece.tensor for piece in layer.operands[layer.storage_of].pieces]
-                if not others and old in sizes and last[old] == k:
-                    alive -= min(sizes[old], sizes[layer.result])
-            most = max(most, alive + self.streamed(node, layer))
-        return most
-
-    def streamed(self, node: Compute, layer: Layer) -> int:
-        """Bytes of slices along the one axis that takes the fewest; what has not the axis lies there whole."""
-        moved = {
-            tensor: extents for tensor in dict.fromkeys((*operands_of(layer), layer.result))
-            if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))  # type: ignore[call-overload]
-        }  # fmt: skip
-        links = {tensor: _plain_links(layer, tensor) for tensor in moved}
-        ways = []
-        for axis in (*layer.axes, None):
-            total = 0
-            for tensor, extents in moved.items():
-                size, own = _bytes(tensor, extents.values()), links[tensor].get(axis)
-                extent = 0 if own is None else extents[own]
-                total += size if not extent else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
-            ways.append(total)
-        return min(ways)
-
-
-def _plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:
-    """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""
-    if tensor is layer.result:
-        return {axis: axis for axis in tensor.axes}
-    links = (found for operand in layer.operands for other, found in operand.links() if other is tensor)
-    return {link.axis: own for found in links for own, link in found.items() if link and link.is_plain}
 
 
 def _rolled(here: dict[str, Box], group: Class, layers: Mapping[str, Layer], last: dict[str, int]) -> dict[str, Box]:
@@ -473,8 +339,4 @@ def _without(box: Box, parts: Iterable[Part]) -> Box:
 
 
 def bytes_of(tensor: Tensor, box: Box) -> int:
-    return _bytes(tensor, (max(0, high - low) for low, high in box.values()))
-
-
-def _bytes(tensor: Tensor, extents: Iterable[int]) -> int:
-    return -(-math.prod(extents) * tensor.element_bits // 8)
+    return extent_bytes(tensor, (max(0, high - low) for low, high in box.values()))

@@ -82,22 +82,33 @@ def extents_of(network: AxisNetwork) -> dict[str, int]:
 
 def read_plan(text: str, extents: Extents | None = None, file: str = "plan") -> PlanText:
     """The same with the places of nodes."""
+    (found,) = read_plans(text, extents, file, most=1)
+    return found
+
+
+def read_plans(
+    text: str, extents: Extents | None = None, file: str = "plan", most: int | None = None
+) -> list[PlanText]:
+    """The plans of a file, at least one, one behind the other."""
     context = Context()
     context.load_dialect(Builtin)
+    found: list[PlanText] = []
     try:
         parser = Parser(context, "", file)
         parser._parser_state = ParserState(Lexer(Input(text, file)))
         reader = PlanReader(parser, extents)
-        if parser.parse_optional_keyword("fplan.plan") is None:
-            reader.keyword("plan")
-        name, target, _, node = reader.plan()
+        while not found or (reader.found != END and len(found) != most):
+            if parser.parse_optional_keyword("fplan.plan") is None:
+                reader.keyword("plan")
+            name, target, _, node = reader.plan()
+            found.append(PlanText(name, target, node, file, text, reader.places))
         if reader.found != END:
             reader.refuse("the end after the plan's closing brace")
     except ParseError as error:
         raise PlanError(_shown(file, text, error.span, error.msg)) from None
     except RecursionError:
         raise PlanError(f"{file}: error: loops are nested too deeply") from None
-    return PlanText(name, target, node, file, text, reader.places)
+    return found
 
 
 def _shown(file: str, text: str, span: Span, message: str) -> str:

@@ -25,16 +25,19 @@ KEYWORDS = frozenset(
 """Words that are no names unless they stand in quotes."""
 
 
-def text_of(node: Node, comments: Comments | None = None) -> str:
-    """The text of a node: lines without a line end at the last. Residents come in the order of their first children."""
-    lines = list(_lines(node, "", comments or (lambda _: "")))
+def text_of(node: Node, comments: Comments | None = None, before: str = "") -> str:
+    """The text of a node: lines without a line end at the last. Residents come in the order of their first children.
+
+    `before` stands on the first line."""
+    (first, comment), *rest = _lines(node, "", comments or (lambda _: ""))
+    lines = [(before + first, comment), *rest]
     column = min(COMMENT_COLUMN, max((len(line) for line, comment in lines if comment), default=0))
     return "\n".join(f"{line.ljust(column)}  // {comment}" if comment else line for line, comment in lines)
 
 
 def plan_text(name: str, target: str, node: Node, comments: Comments | None = None) -> str:
     """The text of a plan, as a file has it."""
-    return f"plan {symbol(name)} for {quoted(target)} {text_of(node, comments)}\n"
+    return text_of(node, comments, f"plan {symbol(name)} for {quoted(target)} ") + "\n"
 
 
 def symbol(name: str) -> str:

@@ -89,6 +89,10 @@ class PlanOptions(Keywords):
 
     output: str | None = option("write it to a file", "FILE", flag="-o", unsaid="it is printed")
     plan: str | None = option("count this one, as written by `plan` or changed", "FILE", unsaid="one is found")
+    certificate: str | None = option(
+        "write it with what it moves and holds, for `python -m frustum.check_plan ONNX TARGET FILE` to recount", "FILE",
+        unsaid="nothing is written",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

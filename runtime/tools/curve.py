@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from frustum.runtime.failures import GOOD
-from frustum.runtime.files import cannot_write
+from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import CurveOptions
 from frustum.runtime.study.planned import curve_of
@@ -14,14 +15,19 @@ from frustum.runtime.tools.plan import networks_of_request
 
 
 def main(options: CurveOptions) -> int:
-    networks, target = networks_of_request(options)
+    if options.svg is not None:
+        check_writable_file(Path(options.svg))
+    networks, target, _ = networks_of_request(options)
     curves = [curve_of(network, target) for network in networks]
     if options.svg is not None:
         for number, each in enumerate(curves):
             file = Path(options.svg)
             file = file if len(curves) == 1 else file.with_stem(f"{file.stem}_{number}")
-            with cannot_write(file):
-                file.write_text(each.svg(), "utf-8")
+            write_file(file, partial(_write, each.svg()))
     if options.svg is None or options.csv:
         show("\n".join(each.csv() if options.csv else each.text() for each in curves))
     return GOOD
+
+
+def _write(text: str, place: Path) -> None:
+    place.write_text(text, "utf-8")

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 
 from frustum.backend import targets
-from frustum.backend.network_to_plan import networks_to_plan
+from frustum.backend.network_to_plan import networks_of_model
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.plan.check import PlanError
-from frustum.dialects.plan.parse import extents_of, read_plan
-from frustum.dialects.target import Target
-from frustum.passes.onnx.import_onnx import INT8, import_onnx
+from frustum.dialects.plan.parse import extents_of, read_plans
+from frustum.dialects.plan.text import plan_text
+from frustum.dialects.target import Target, digest
+from frustum.passes.onnx.import_onnx import INT8
 from frustum.runtime.failures import GOOD, UsageError
-from frustum.runtime.files import cannot_write
+from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.model import request as asked
+from frustum.runtime.model.check_plan import COUNTS, FORMAT, OPTIONS, node_claims, outermost
+from frustum.runtime.model.identity import model_digest
 from frustum.runtime.model.options import Keywords, Request, flag_of, options_of, with_stored_dtype
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import PlanOptions
@@ -26,22 +30,31 @@ TAKEN = {"model", "target", "dtype", "shapes", "dims", "batch", "bind", "host", 
 
 
 def main(options: PlanOptions) -> int:
-    networks, target = networks_of_request(options)
+    for file in (options.output, options.certificate):
+        if file is not None:
+            check_writable_file(Path(file))
+    networks, target, request = networks_of_request(options)
     if options.plan is None:
         found = [planned(network, target) for network in networks]
     else:
-        found = [given_plan(Path(options.plan), networks, target)]
+        found = given_plans(Path(options.plan), networks, target)
+    if options.certificate is not None:
+        if len(found) < len(networks):
+            raise UsageError(f"{options.plan}: error: --certificate wants all plans: {_lack(networks, found)}")
+        text = certificate(found, target, request)
+        write_file(Path(options.certificate), lambda place: place.write_text(text, "utf-8"))
     text = "\n".join(each.text() for each in found)
-    if options.output is None:
+    if options.output is not None:
+        write_file(Path(options.output), lambda place: place.write_text(text, "utf-8"))
+    elif options.certificate is None:
         show(text)
-        return GOOD
-    with cannot_write(Path(options.output)):
-        Path(options.output).write_text(text, "utf-8")
     return GOOD
 
 
-def networks_of_request(options: Keywords) -> tuple[list[AxisNetwork], Target]:
-    """The networks of a model on the device, each for the search; UsageError for options that have no meaning here."""
+def networks_of_request(options: Keywords) -> tuple[list[AxisNetwork], Target, Request]:
+    """The networks of a model on the device, each for the search, and what was asked, with the target's element type.
+
+    UsageError for options that have no meaning here."""
     refuse_others(options)
     request = Request(**{each.name: getattr(options, each.name) for each in fields(Keywords)})
     target = asked.given_target(request) or targets.load(asked.DEFAULT_TARGET)
@@ -51,18 +64,13 @@ def networks_of_request(options: Keywords) -> tuple[list[AxisNetwork], Target]:
     loaded = asked.load(request, target)
     if loaded.text is not None:
         raise UsageError(f"{request.model}: error: is a stage: plan takes the model itself")
+    model = loaded.module if loaded.placement is None else loaded.placement
+    assert model is not None
     dtype = None if request.dtype in (None, "model") else request.dtype
-    if loaded.placement is None:
-        assert loaded.module is not None
-        modules = [loaded.module]
-    else:
-        parts = [part for part in loaded.placement.parts if part.kind != "host"]
-        stem = Path(str(request.model)).stem
-        modules = [import_onnx(p.model, network=f"{stem}_{k}", whole=p.whole) for k, p in enumerate(parts)]
-    found = [network for module in modules for network in networks_to_plan(module, target, dtype)]
+    found = networks_of_model(model, Path(str(request.model)).stem, target, dtype)
     if not found:
-        raise UsageError(f"{request.model}: error: all of it runs on the host: there is nothing to plan")
-    return found, target
+        raise UsageError(f"{request.model}: error: there is nothing to plan: all of it runs on the host, or is views")
+    return found, target, request
 
 
 def refuse_others(options: Keywords) -> None:
@@ -73,12 +81,13 @@ def refuse_others(options: Keywords) -> None:
             raise UsageError(f"error: {flag_of(each)} has no effect on a plan as a tree; of compile's options: {taken}")
 
 
-def given_plan(file: Path, networks: list[AxisNetwork], target: Target) -> CountedPlan:
-    """The plan in a file, counted; errors name line and column."""
+def given_plans(file: Path, networks: list[AxisNetwork], target: Target) -> list[CountedPlan]:
+    """The plans in a file, counted; errors name line and column."""
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: error: cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"{file}: error: cannot be read: {reason}") from error
     known = {network.name: network for network in networks}
 
     def extents(name: str) -> dict[str, int]:
@@ -86,10 +95,41 @@ def given_plan(file: Path, networks: list[AxisNetwork], target: Target) -> Count
             raise UsageError(f"{file}: error: it is a plan of @{name}; the model has @{', @'.join(known)}")
         return extents_of(known[name])
 
-    plan = read_plan(text, extents, str(file))
-    if plan.target != target.name:
-        raise UsageError(f"{file}: error: it is planned for {plan.target}: say --target {plan.target}, or plan again")
-    try:
-        return planned(known[plan.name], target, plan.node)
-    except PlanError as error:
-        raise plan.located(error) from None
+    found: dict[str, CountedPlan] = {}
+    for plan in read_plans(text, extents, str(file)):
+        if plan.target != target.name:
+            found_for = f"{file}: error: it is planned for {plan.target}"
+            raise UsageError(f"{found_for}: say --target {plan.target}, or plan again")
+        if plan.name in found:
+            raise UsageError(f"{file}: error: two plans are of @{plan.name}")
+        try:
+            found[plan.name] = planned(known[plan.name], target, plan.node)
+        except PlanError as error:
+            raise plan.located(error) from None
+    return [found[name] for name in known if name in found]
+
+
+def _lack(networks: list[AxisNetwork], found: list[CountedPlan]) -> str:
+    known = {each.network.name for each in found}
+    return f"there is none of @{', @'.join(each.name for each in networks if each.name not in known)}"
+
+
+def certificate(plans: list[CountedPlan], target: Target, request: Request) -> str:
+    """What `frustum.check_plan` recounts: the plans with their claims, and all that their networks follow from."""
+    said = {name: getattr(request, name) for name in OPTIONS}
+    claims = {
+        "format": FORMAT,
+        "model": {"sha256": model_digest(request.model, request.weights_seed or 0)},
+        "target": {"name": target.name, "sha256": digest(target)},
+        "options": {"dtype": "model"} | {name: value for name, value in said.items() if value not in (None, {})},
+        "plans": [
+            {
+                "network": each.network.name,
+                **{name: getattr(each.counted, name) for name in COUNTS},
+                "nodes": [node_claims(node, each.counted) for node in outermost(each.tree)],
+                "plan": plan_text(each.network.name, target.name, each.tree).splitlines(),
+            }
+            for each in plans
+        ],
+    }
+    return json.dumps(claims, indent=1) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -51,6 +52,7 @@ def read_network(network: g.NetworkOp) -> AxisNetwork:
                     piece.tensor.is_output = True
         elif not isinstance(op, g.WeightOp):
             reader.read(op)
+    reader.name_apart()
     return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors)
 
 
@@ -89,6 +91,17 @@ class Reader:
         self.tensors.append(made)
         return View(made.dims, (_identity(made),))
 
+    def name_apart(self) -> None:
+        """Numbers inputs and weights that are called as another tensor is: plans name tensors."""
+        results = {layer.result for layer in self.layers}
+        taken = {tensor.name for tensor in results}
+        for tensor in self.tensors:
+            if tensor not in results:
+                name, count = tensor.name, itertools.count(2)
+                while tensor.name in taken:
+                    tensor.name = f"{name}#{next(count)}"
+                taken.add(tensor.name)
+
     # ------------------------------------------------------------ layers
 
     def add(
@@ -112,9 +125,10 @@ class Reader:
         found = self.tensor(name, dims, bits or bits_of(op.results[0]), Kind.INTERMEDIATE)
         read = tuple(Operand(view.pieces) for view in operands if view is not None)
         result = found.pieces[0].tensor
-        self.layers.append(
-            Layer(name, role, result, read, dict(reduced or {}), macs, passes, storage_of, domain, source=op)
-        )
+        layer = Layer(name, role, result, read, dict(reduced or {}), macs, passes, storage_of, domain, source=op)
+        if storage_of is not None and not all(layer.may_overwrite(p.tensor) for p in read[storage_of].pieces):
+            layer.storage_of = None
+        self.layers.append(layer)
         return found
 
     def whole(self, op: Operation) -> View:

@@ -1,0 +1,196 @@
+"""The most bytes of SRAM that a plan takes at a time, of buffers that a walk over its passes has measured."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.check import ELEMENTS, Named, operands_of
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequence
+
+SLICE = 16
+"""Positions of an axis in a slice of what is streamed: lines, or channels, of a matrix unit."""
+SLICE_COPIES = 2
+
+
+@dataclass
+class Counted:
+    """Bytes over the DRAM port, the most bytes of SRAM at a time, and points that layers compute.
+
+    `moved` and `held` say the first two of nodes: DRAM bytes of residents too, by `id`.
+    """
+
+    read_bytes: int = 0
+    write_bytes: int = 0
+    sram_bytes: int = 0
+    points: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    moved: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    held: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def dram_bytes(self) -> int:
+        return self.read_bytes + self.write_bytes
+
+
+Place: TypeAlias = int | tuple[int, str]
+"""A node or resident by its `id`, or a layer of a compute."""
+
+
+class Measured(Named):
+    """A plan with the sizes of its buffers."""
+
+    def __init__(self, network: AxisNetwork, plan: Node) -> None:
+        super().__init__(network, plan)
+        self.counted = Counted()
+        self.extents: dict[tuple[Place, Tensor], dict[Axis, int]] = {}
+        """Of each node or residency, and tensor there, the most that is new in a pass along each axis."""
+        self.stays: dict[tuple[int, Tensor], tuple[Axis, int]] = {}
+        """Of each rolling loop the most positions that stay from pass to pass."""
+        self.wholes: dict[tuple[int, Tensor], dict[Axis, int]] = defaultdict(dict)
+        """Of each loop the positions that all passes of it touch."""
+
+    def is_read_elsewhere(self, tensor: Tensor, inside: list[Layer]) -> bool:
+        return tensor.is_output or any(reader not in inside for reader in self.network.readers.get(tensor, []))
+
+    def own(self, node: Compute, held: Iterable[Tensor]) -> list[Tensor]:
+        """What layers of a compute hand each other, and nobody else wants."""
+        group = [self.layers[name] for name in node.layers]
+        return [
+            layer.result for layer in group
+            if not self.is_read_elsewhere(layer.result, group) and layer.result not in held
+        ]  # fmt: skip
+
+
+class Occupancy:
+    """The most bytes of SRAM at a time, of buffers that a walk has measured."""
+
+    def __init__(self, walk: Measured) -> None:
+        self.walk = walk
+        self.held: list[Tensor] = []
+        self.storage: dict[str, tuple[int, int]] = {}
+        """Of resident tensors the storage, known by the resident that it was made for, and its bytes."""
+
+    def peak(self, node: Node, loops: tuple[Loop, ...]) -> int:
+        match node:
+            case Compute():
+                found = self.compute(node)
+            case Loop():
+                found = self.peak(node.body, (*loops, node)) + self.staying(node, (*loops, node), node.body, ())
+            case Sequence():
+                found = max(self.child(node, k, loops) for k in range(len(node.children)))
+        self.walk.counted.held[id(node)] = found
+        return found
+
+    def child(self, node: Sequence, k: int, loops: tuple[Loop, ...]) -> int:
+        here = [r for r in node.residents if r.first <= k <= r.last]
+        before, size = self.storage, 0
+        waiting = list(here)
+        while waiting:  # those of storage that others have come after these
+            later = {r.tensor for r in waiting}
+            own = [r for r in waiting if r.storage_of not in later] or waiting
+            size += sum(map(self.stored, own))
+            waiting = [r for r in waiting if r not in own]
+        names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
+        self.held += names
+        found = size + self.peak(node.children[k], loops)
+        del self.held[len(self.held) - len(names) :]
+        self.storage = before
+        return found
+
+    def stored(self, resident: Resident) -> int:
+        """Bytes of a resident beside those of the tensor whose storage it takes, if that lies there too."""
+        size = self.tile(id(resident), self.walk.tensors[resident.tensor])
+        root, known = self.storage.get(resident.storage_of, (id(resident), 0))
+        largest = max(size, known)
+        shared = {name: (own, largest) for name, (own, _) in self.storage.items() if own == root}
+        self.storage = {**self.storage, **shared, resident.tensor: (root, largest)}
+        held = self.walk.counted.held
+        held[id(resident)] = max(held.get(id(resident), 0), largest - known)
+        return largest - known
+
+    def tile(self, place: Place, tensor: Tensor) -> int:
+        extents = self.walk.extents.get((place, tensor))
+        return 0 if extents is None else extent_bytes(tensor, extents.values())
+
+    def staying(self, loop: Loop, loops: tuple[Loop, ...], node: Node, held: tuple[Tensor, ...]) -> int:
+        """Bytes that stay from pass to pass of a rolling loop, of all that lies in SRAM below it."""
+        if loop.halo is not Halo.ROLLING:
+            return 0
+        match node:
+            case Compute():
+                places = [(id(node), tensor) for tensor in self.walk.own(node, {*self.held, *held})]
+                return sum(self.beside(loop, loops, place, tensor) for place, tensor in places)
+            case Loop():
+                return self.staying(loop, (*loops, node), node.body, held)
+            case Sequence():
+                total = 0
+                for r in node.residents:
+                    total += self.beside(loop, loops, id(r), self.walk.tensors[r.tensor])
+                for k, child in enumerate(node.children):
+                    here = tuple(self.walk.tensors[r.tensor] for r in node.residents if r.first <= k <= r.last)
+                    total += self.staying(loop, loops, child, (*held, *here))
+                return total
+
+    def beside(self, loop: Loop, loops: tuple[Loop, ...], place: Place, tensor: Tensor) -> int:
+        """Bytes of what stays of one tensor: loops inside this one leave the whole width of it."""
+        axis, stays = self.walk.stays.get((id(loop), tensor), (None, 0))
+        extents = dict(self.walk.extents.get((place, tensor), {}))
+        if axis is None or not extents:
+            return 0
+        for inner in loops[loops.index(loop) + 1 :]:
+            extents |= self.walk.wholes.get((id(inner), tensor), {})
+        extents[axis] = stays
+        return extent_bytes(tensor, extents.values())
+
+    def compute(self, node: Compute) -> int:
+        walk, most = self.walk, 0
+        group = [walk.layers[name] for name in node.layers]
+        own, wide = walk.own(node, self.held), {each.tensor: ELEMENTS[each.element] for each in node.sums}
+        sizes = {t: self.tile(id(node), t) * max(wide.get(t.name, 0), t.element_bits) // t.element_bits for t in own}
+        place = {layer.name: k for k, layer in enumerate(group)}
+        first = {t: place[walk.network.maker[t].name] for t in own}
+        readers = walk.network.readers
+        last = {t: max((place[reader.name] for reader in readers.get(t, [])), default=first[t]) for t in own}
+        for k, layer in enumerate(group):
+            alive = sum(size for t, size in sizes.items() if first[t] <= k <= last[t])
+            if layer.storage_of is not None and layer.result in sizes:
+                (old, *others) = [piece.tensor for piece in layer.operands[layer.storage_of].pieces]
+                if not others and old in sizes and last[old] == k:
+                    alive -= min(sizes[old], sizes[layer.result])
+            most = max(most, alive + self.streamed(node, layer))
+        return most
+
+    def streamed(self, node: Compute, layer: Layer) -> int:
+        """Bytes of slices along the one axis that takes the fewest; what has not the axis lies there whole."""
+        moved = {
+            tensor: extents for tensor in dict.fromkeys((*operands_of(layer), layer.result))
+            if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))
+        }  # fmt: skip
+        links = {tensor: _plain_links(layer, tensor) for tensor in moved}
+        ways = []
+        for axis in (*layer.axes, None):
+            total = 0
+            for tensor, extents in moved.items():
+                size, own = extent_bytes(tensor, extents.values()), links[tensor].get(axis)
+                extent = 0 if own is None else extents[own]
+                total += size if not extent else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
+            ways.append(total)
+        return min(ways)
+
+
+def _plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:
+    """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""
+    if tensor is layer.result:
+        return {axis: axis for axis in tensor.axes}
+    links = (found for operand in layer.operands for other, found in operand.links() if other is tensor)
+    return {link.axis: own for found in links for own, link in found.items() if link and link.is_plain}
+
+
+def extent_bytes(tensor: Tensor, extents: Iterable[int]) -> int:
+    return -(-math.prod(extents) * tensor.element_bits // 8)

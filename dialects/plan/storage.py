@@ -1,0 +1,63 @@
+"""Whether a tensor that takes the storage of another one overwrites what is still read (`resident T at U`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from frustum.dialects.axes.network import Box, Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.check import Named, PlanError, title
+from frustum.dialects.plan.tree import Compute, Sequence, nodes_in
+
+
+class Overwritten:
+    """The boxes of tensors that are gone, pass by pass."""
+
+    def __init__(self, plan: Named) -> None:
+        residents = [r for node in nodes_in(plan.plan) if isinstance(node, Sequence) for r in node.residents]
+        self.taken = {plan.tensors[r.tensor]: plan.tensors[r.storage_of] for r in residents if r.storage_of}
+        """Tensors, each with the one whose storage it takes."""
+        self.gone: dict[Tensor, list[Box]] = {old: [] for old in self.taken.values()}
+        self.made: dict[Tensor, list[Box]] = {new: [] for new in self.taken}
+        """Of the takers the parts of the layer's axes: a sum that goes on reads no operand's position again."""
+
+    def begin(self, tensors: Iterable[Tensor]) -> None:
+        """These are loaded or made anew."""
+        for tensor in tensors:
+            if tensor in self.gone:
+                self.gone[tensor] = []
+                self.made |= {new: [] for new, old in self.taken.items() if old is tensor}
+
+    def computes(self, layer: Layer, span: Box, reads: list[tuple[Tensor, Box]], node: Compute) -> None:
+        """PlanError where the layer reads what is gone; what its result overwrites goes."""
+        old = self.taken.get(layer.result)
+        for tensor, box in reads if self.gone else ():
+            before = self.made[layer.result] if tensor is old else self.gone.get(tensor, [])
+            if any(_meet(span if tensor is old else box, other) for other in before):
+                taker = next(new for new, own in self.taken.items() if own is tensor)
+                raise PlanError(
+                    f"{title(node)}: {layer.name} reads {tensor.name} where an earlier pass has put {taker.name}: "
+                    "leave out 'at', or state both inside the loop",
+                    node,
+                )
+        for tensor, box in reads if old is not None else ():
+            if tensor is old:
+                _add(self.gone[old], box)
+        if old is not None:
+            _add(self.made[layer.result], span)
+
+
+def _meet(one: Box, other: Box) -> bool:
+    return all(max(low, other[axis][0]) < min(high, other[axis][1]) for axis, (low, high) in one.items())
+
+
+def _add(boxes: list[Box], new: Box) -> None:
+    """Joined with the last one where they are neighbours: passes make thousands of boxes."""
+    last = boxes[-1] if boxes else {}
+    unlike = [axis for axis in new if last.get(axis) != new[axis]]
+    if last and len(unlike) == 1:
+        (low, high), (start, stop) = last[unlike[0]], new[unlike[0]]
+        if low <= stop and start <= high:
+            last[unlike[0]] = min(low, start), max(high, stop)
+            return
+    boxes.append(dict(new))
