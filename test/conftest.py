@@ -1,5 +1,6 @@
 """Makes every .mlir file with RUN lines a test of pytest too, so that one command runs and counts everything."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     keep_some(items)
     config.stash[COLLECTED] = {item.nodeid: frozenset(mark.name for mark in item.iter_markers()) for item in items}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """9,000 tests, and all that they import, stay to the end: garbage is not looked for among them, and else rarely."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 5)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "LitFile | None":

@@ -1,4 +1,4 @@
-"""`make test`, `make test-slow` and `make soak`: together all tests, none in two of them, and quick ones in every folder."""
+"""`make test`, `make test-slow` and `make soak`: together all tests, none in two, and quick ones in every folder."""
 
 import re
 from collections.abc import Mapping

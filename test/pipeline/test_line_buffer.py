@@ -41,6 +41,7 @@ def matrix_cycles(machine):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=5)
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name in NAMES for way in WAYS[:2]])
 def test_detailed_runs_agree_with_fast_ones_and_their_counts(name, way):
     module, inputs = network(name)
@@ -85,6 +86,7 @@ def test_integers_through_the_line_buffer_give_the_same_bits(dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=10)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_the_chosen_mode_is_never_slower_in_counted_cycles(name, way):

@@ -41,6 +41,7 @@ def reported(cores, order, borders="exchange"):
     return frustum.run(made, inputs, mode="timing").report
 
 
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize(("cores", "order"), [
     *((16, order) for order in ORDERS), (1, "bands{direction=right-left}"), (1, "bands{bands=2,direction=bottom-up}"),
     (1, "mirrored"), (16, "row-major{owners=cores}"), (16, "bands{direction=left-right,owners=cores}"),

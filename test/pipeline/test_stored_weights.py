@@ -221,6 +221,7 @@ def test_a_product_moves_what_the_file_has(target):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("target", ["edge", "default"])
 @pytest.mark.parametrize("rows, element, kind, zeros", [
     (16, "f16", "int4", False), (1, "f16", "uint4", True), (1, "f32", "int4", False), (16, "f32", "uint4", True),

@@ -46,6 +46,7 @@ def cut(module, cores, way, owners, step=1):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=8)
 @pytest.mark.parametrize("cores", [1, 2, 4, 16])
 @pytest.mark.parametrize("owners", ["clusters", "cores"])
 @pytest.mark.parametrize("way", WAYS)
@@ -95,6 +96,7 @@ def test_tiles_of_cores_are_disjoint(cores):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=6)
 @pytest.mark.parametrize(
     ("order", "rolls"), [("row-major", True), ("serpentine", True), ("column-major", True), ("mirrored", True),
                          ("quadrants", True), ("checkerboard", False)],
