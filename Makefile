@@ -25,7 +25,7 @@ test: $(VENV)/installed-test ## Run the quick tests, before each commit (pytest;
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" --most-seconds $(QUICK_SECONDS) $(PYTEST_ARGS)
 
 test-slow: $(VENV)/installed-test ## Run the slow tests (with `make test` and `make check` what a change has to pass)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not soak" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not soak" --hypothesis-profile=slow $(PYTEST_ARGS)
 
 check: $(VENV)/installed-dev ## Run the linter, the type checkers and the import contracts
 	$(BIN)/ruff check

@@ -43,6 +43,7 @@ def test_a_real_network_is_on_the_device() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_all_cases_are_there() -> None:
     counts = {kind: len(conformance.cases(kind)) for kind in conformance.KINDS}
     assert counts == {"node": 1884, "simple": 23, "pytorch-operator": 35, "pytorch-converted": 82, "real": 9}

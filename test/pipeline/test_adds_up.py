@@ -126,7 +126,7 @@ def check(report, target, choices, *executables):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(COMPILED, st.sampled_from(MODES))
 def test_reports_of_random_networks_add_up(case, mode):
     made = compiled(case)

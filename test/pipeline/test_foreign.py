@@ -34,7 +34,7 @@ VARIANTS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("feeds", [False, True])
-@settings(max_examples=3)
+@settings(max_examples=settings().max_examples // 6)
 @given(data=st.data())
 def test_every_pass_keeps_what_is_not_ours(feeds, data):
     """500 in test/soak/soak_foreign.py."""

@@ -42,7 +42,7 @@ def test_stops_of_random_networks_agree(network, way):
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck), max_examples=2 * settings().max_examples)
 @given(networks(3, GRAPHS), ALL_WAYS)
 def test_random_graphs_of_all_layers_agree_on_any_machine(network, way):
     """Attention, normalisations, products of maps, moves; 3,000 in test/soak/soak_graphs.py."""

@@ -34,7 +34,7 @@ def scheduled(nests: Nests, capacity: int, event_slots: int):
 
 @pytest.mark.slow
 @settings(
-    max_examples=max(150, settings.default.max_examples),
+    max_examples=3 * settings().max_examples,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -73,6 +73,7 @@ def test_a_concatenation_in_a_unit_is_no_obstacle():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("network, borders", [(blurred, "overlap"), (upscaled, "exchange")])
 def test_an_input_is_loaded_once(network, borders):
     module, inputs = network()

@@ -199,7 +199,7 @@ def test_a_function_of_elements_before_a_product_changes_no_bound():
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=list(HealthCheck), max_examples=settings().max_examples // 2)
+@settings(suppress_health_check=list(HealthCheck))
 @given(bounded(2))
 def test_no_compiled_network_moves_less(case):
     """Random networks, machines, types, policies, carries and codecs; 1,000 in test/soak/soak_bounds.py."""

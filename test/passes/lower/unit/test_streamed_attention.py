@@ -40,6 +40,7 @@ def test_blocks_of_keys_come_while_the_layer_computes(name, dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("carry", ["f32", "element", "auto"])
 def test_results_between_blocks_are_wide_if_asked(carry):
     module, inputs = attention((1, 1), (16, 16), 300, 400)
@@ -163,6 +164,7 @@ IN_CORE = [
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(("dtype", "name", "heads", "sizes", "settings"), IN_CORE)
 def test_wide_results_stay_in_the_cores_and_end_where_queries_were(dtype, name, heads, sizes, settings):
     module, inputs = attention(heads, sizes, 130, 200, **settings)
@@ -175,6 +177,7 @@ PARTED = [("df", {}), ("df", {"causal_from": 0}), ("edge", {"softcap": 1.5, "mas
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("name", "settings"), PARTED)
 def test_values_come_in_parts(name, settings):
     module, inputs = attention((1, 1), (16, 16), 200, 300, is_apart=True, is_merged=False, **settings)

@@ -86,6 +86,7 @@ def picked_from_channels():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize(
     ("build", "machine", "kib", "dtype"),
     [

@@ -40,6 +40,7 @@ def input_bytes(module):
     return sum(loaded_bytes(Flow(each, [], [op]), 1) for each, op in copies if isinstance(op, CopyOp))
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_part_of_an_input_is_loaded_once(dtype):
     module, given = squeezed()
