@@ -149,6 +149,7 @@ def untimed(units):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("placement", [None, "0,1"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_report_with_pieces_on_the_host_and_on_several_chips_adds_up(mode, placement):

@@ -107,6 +107,7 @@ def floats():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("target", ["default", "edge"])
 def test_floats(target, dtype):

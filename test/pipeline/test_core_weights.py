@@ -61,6 +61,7 @@ KEPT = [
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(("args", "kept"), KEPT)
 def test_weights_that_sram_has_no_room_for_wait_in_the_cores(args, kept):
     modules, inputs = compiled(*args)

@@ -23,7 +23,7 @@ def test_a_few_of_each_family(family):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=7)
+@pytest.mark.soak
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family, chunk):

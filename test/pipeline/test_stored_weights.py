@@ -174,6 +174,7 @@ def test_layers_on_several_clusters(name, target):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("options", [
     {"weights": "shared"}, {"compress_weights": "huffman"}, {"compress_weights": "zero"}, {"policy": "none"},
     {"order": "row-major"}, {"borders": "exchange"},
@@ -184,6 +185,7 @@ def test_options(options):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("target", ["edge", "default"])
 def test_more_inputs_than_sram_holds(target):
     graph = product("int4", 1, 12000, 512, block=32)

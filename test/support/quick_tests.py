@@ -23,9 +23,10 @@ from frustum.dialects import loops
 COLLECTED = pytest.StashKey[dict[str, frozenset[str]]]()
 """All tests that were found, before any is left out: their markers by node id."""
 NAMED = 10
-REASON = """{spent:.0f} s of processor time is more than {limit:.0f} s, the limit of `make test` on this machine
-({most:g} s where a million additions take 60 ms).  It runs before every commit.  Make the tests below faster, or mark
-them `slow`; of many cases all but a few: `@pytest.mark.slow(but=2)`."""
+REASON = """{spent:.0f} s of processor time is more than {limit:.0f} s, the limit of this command on this machine
+({most:g} s where a million additions take 60 ms).  `make test` runs before every commit, `make test-slow` before every
+merge.  Make the tests below faster, or mark quick ones `slow` and slow ones `soak`; of many cases all but a few:
+`@pytest.mark.slow(but=2)`."""
 
 
 def keep_some(items: list[pytest.Item]) -> None:

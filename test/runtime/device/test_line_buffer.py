@@ -54,7 +54,7 @@ MACHINES = st.builds(
 
 @pytest.mark.slow
 @given(CASES | QUANTISED, MACHINES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_results_with_and_without_are_identical(case, machine):
     assume(min(case.out) > 0)
     check(case, machine)

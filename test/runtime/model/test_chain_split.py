@@ -92,6 +92,7 @@ def test_a_multi_output_model_is_a_chain_that_gives_the_same():
         assert peak <= whole.report["peak_bytes"][memory]
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "int8"])
 def test_every_type_gives_the_same_in_pieces(dtype):
     """bf16 and integers are rounded at the same places, wherever the network is cut."""
