@@ -79,7 +79,6 @@ NETWORKS = (
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=27)
 @pytest.mark.parametrize("policy", ["pyramid", "greedy", "none"])
 @pytest.mark.parametrize("target", ["default", "edge", "tiny"])
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.__name__)

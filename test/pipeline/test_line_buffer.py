@@ -87,7 +87,6 @@ def test_integers_through_the_line_buffer_give_the_same_bits(dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=10)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 def test_the_chosen_mode_is_never_slower_in_counted_cycles(name, way):

@@ -61,7 +61,6 @@ def network(random: Random, mode: Border) -> tuple[onnx.ModelProto, dict[str, np
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=8)
 @pytest.mark.parametrize("mode", Border)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_pads_give_what_onnxruntime_gives(seed, mode):

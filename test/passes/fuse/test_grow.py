@@ -62,7 +62,6 @@ def test_random_networks_agree_under_any_policy(drawn, target, rules):
 
 
 @pytest.mark.slow(but=1)
-@pytest.mark.soak(but=17)
 @pytest.mark.parametrize("rules", ["S1,3,4", "S2,2,4"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_small_networks_agree_with_as_few_rules_as_possible(name, rules):

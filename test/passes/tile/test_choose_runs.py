@@ -93,7 +93,6 @@ def in_core(module):
 
 
 @pytest.mark.slow(but=1)
-@pytest.mark.soak(but=16)
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("build", NETWORKS)

@@ -97,7 +97,6 @@ def queues_of(expanded):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=7)
 @pytest.mark.parametrize("block", range(20))
 def test_what_is_certain_holds_in_every_order(block):
     certain = 0
