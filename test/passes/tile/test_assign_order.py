@@ -84,4 +84,4 @@ def test_what_nobody_hands_over_is_dealt_as_the_order_says():
     placed = aimed(module, replace(machine, chip=replace(machine.chip, cluster=replace(machine.cluster, cdma=None))))
     Run().advance(placed, ["typed", "fused", "tiled", "placed"], Choices(policy="none"))
     (unit,) = (op for op in placed.walk() if isinstance(op, t.UnitOp))
-    assert is_shared_out(unit, 4)
+    assert is_shared_out(unit, 4) and not is_shared_out(unit, 1)
