@@ -8,7 +8,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Bands, Grid, in_step, morton, nests_of, steps_of, tiles_of
+from frustum.passes.tile.orders import (
+    DIRECTIONS,
+    ORDERS,
+    Bands,
+    Grid,
+    in_step,
+    morton,
+    nests_of,
+    steps_of,
+    tiles_of,
+)
 
 GRIDS = st.builds(Grid, st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 2, 3, 4, 6]))
 BANDS = st.builds(Bands, st.integers(1, 4), st.sampled_from(DIRECTIONS))
