@@ -86,7 +86,7 @@ WAYS = [*product(["default"], CODECS), ("tiny", "auto"), ("edge", "auto"), ("man
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=6)
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize(("target", "codec"), WAYS)
 @pytest.mark.parametrize("network", [integers, integers_in_groups, products], ids=lambda n: n.__name__)
 def test_integers(network, target, codec):

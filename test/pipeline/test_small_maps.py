@@ -75,7 +75,6 @@ def small(clusters):
     return machine(clusters, 2, 16)
 
 
-@pytest.mark.soak(but=22)
 @pytest.mark.parametrize("words", [words for words in WORDS if "bands=2" not in words])
 @pytest.mark.parametrize("name", targets.names())
 def test_every_order_runs_on_every_machine(name, words):

@@ -35,7 +35,6 @@ def check_counters(modules, counters):
     assert sum(classes.values()) == counters.dram_read_bytes + counters.dram_write_bytes
 
 
-@pytest.mark.soak(but=26)
 @pytest.mark.parametrize("target", ["default", "edge", "tiny"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_policy_none_writes_every_map_once_and_reads_the_boxes_it_loads(name, target):
@@ -89,7 +88,7 @@ def chain(name):
     return net.module(CHAINS[name](net))[0]
 
 
-@pytest.mark.soak(but=6)
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize("target", ["default", "edge"])
 @pytest.mark.parametrize(
     ("name", "fused"),

@@ -157,6 +157,7 @@ def cause(name, folder):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("name", ZOO)
 def test_compulsory_bytes_of_networks_are_those_of_the_file(name):
     model = zoo_model(name)
@@ -167,7 +168,9 @@ def test_compulsory_bytes_of_networks_are_those_of_the_file(name):
 @pytest.mark.parametrize("name", ZOO)
 def test_bounds_of_networks_hold(name):
     report = check_bounds(f"zoo:{name}", "default", [], dtype="f16")
-    assert report["dram"]["compulsory_bytes"] == compulsory_of(zoo_model(name), target="default")
+    model = zoo_model(name)
+    assert report["dram"]["compulsory_bytes"] == compulsory_of(model, target="default")
+    assert report["dram"]["compulsory_bytes"] == pytest.approx(own_count(model, 2), rel=1e-3)
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def banded(draw):
 def test_bands_and_layers_made_again_give_the_same_numbers():
     done = []
 
-    @settings(max_examples=settings().max_examples // 2)
+    @settings(max_examples=25)
     @given(banded())
     def check(drawn):
         try:

@@ -62,7 +62,7 @@ def inception(net, x):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("name", ["default", "edge"])
 @pytest.mark.parametrize("build", [residual, mobile, inception])
 def test_blocks_of_known_networks(build, name):

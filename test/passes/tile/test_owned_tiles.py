@@ -60,6 +60,7 @@ def by_hand(order, rows, columns):
 
 
 @pytest.mark.slow(but=1)
+@pytest.mark.soak(but=6)
 @pytest.mark.parametrize(("rows", "columns"), [(16, 16), (64, 16)])
 @pytest.mark.parametrize("order", ORDERS)
 def test_clusters_send_what_counting_by_hand_says(order, rows, columns):

@@ -61,7 +61,7 @@ def test_results_with_and_without_are_identical(case, machine):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=7)
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize(("kernel", "stride"), list(product(range(1, 8), range(1, 5))))
 def test_every_kernel_and_stride_at_every_width_padding_and_dilation(kernel, stride):
     """Widths and paddings in steps that together meet every remainder; the property above draws the rest."""

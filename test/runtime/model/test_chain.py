@@ -231,7 +231,7 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
 
 @pytest.mark.slow
 @given(graphs(), st.integers(0, 9))
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 def test_any_graph_in_pieces_is_the_graph(proto: onnx.ModelProto, seed: int) -> None:
     rng = np.random.default_rng(seed)
     inputs = {v.name: rng.standard_normal((2, 6)).astype(np.float32) for v in proto.graph.input}

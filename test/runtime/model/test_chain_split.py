@@ -341,6 +341,7 @@ def test_a_pipeline_that_cuts_is_refused(file, capsys):
     assert "--split is of the default pipeline" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_every_dumped_stage_of_a_cut_network_can_be_continued(file, tmp_path):
     dump = tmp_path / "dump"
     whole = tmp_path / "whole.npz"
@@ -360,6 +361,7 @@ def test_every_dumped_stage_of_a_cut_network_can_be_continued(file, tmp_path):
 COMPILE = "import sys; from frustum.runtime.tools.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
+@pytest.mark.soak
 def test_two_processes_write_the_same_bytes(file, tmp_path):
     folders = []
     for seed in ("1", "2"):
@@ -443,7 +445,7 @@ def test_joined_inputs_that_go_to_other_clusters_before_any_layer():
 # --- random graphs -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 5)
 @given(branching(), st.sampled_from(["one", "each"]), st.sampled_from([None, "pairs", "bidirectional"]))
 def test_random_graphs_in_pieces_on_chips(drawn, placement, refuse):
     expected = run_module(drawn.module, drawn.inputs)

@@ -63,7 +63,7 @@ CASES = [("f16", 24, HEADS // 2), ("f32", 48, HEADS), ("f32", 48, HEADS // 2)]
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize(("dtype", "kib", "groups"), CASES)
 def test_numbers_are_right_and_queries_stay_in_sram(dtype, kib, groups):
     module, given = layer(groups)

@@ -134,7 +134,7 @@ def plans(case, sizes, target=EDGE):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 5)
 @given(cases(6))
 def test_more_sram_never_costs_more_and_nothing_is_below_compulsory(case):
     found = [p.dram_bytes for p in plans(case, [4, 8, 16, 32, 64, 256]) if p is not None]
@@ -144,7 +144,7 @@ def test_more_sram_never_costs_more_and_nothing_is_below_compulsory(case):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 5)
 @given(cases(6), st.sampled_from([8, 32]))
 def test_never_above_layer_by_layer(case, kib):
     (plan,) = plans(case, [kib])
@@ -173,6 +173,7 @@ def residual_chain(blocks):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_time_is_linear_in_layers():
     target = with_sram(EDGE, 16 * 1024)
     seconds = []

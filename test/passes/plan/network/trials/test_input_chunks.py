@@ -68,7 +68,7 @@ def planned(module, machine):
 CASES = [(GROUPS, False, False), (1, False, False), (GROUPS, True, False), (GROUPS, False, True)]
 
 
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("groups", "residual", "numbers"), CASES)
 @pytest.mark.parametrize(("dtype", "kib"), [("f32", 256), ("f16", 128)])
 def test_what_is_normalised_is_read_once_and_its_norm_never_written(dtype, kib, groups, residual, numbers):

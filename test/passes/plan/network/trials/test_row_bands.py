@@ -60,7 +60,7 @@ CASES = [
 ]
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize(("build", "kib", "dtype"), [(*CASES[0], "f32"), (*CASES[2], "f16")])
 def test_maps_cross_the_port_once_and_weights_once_for_each_band(build, kib, dtype):
     module, given = build()
