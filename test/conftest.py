@@ -11,7 +11,7 @@ from hypothesis import settings
 # `make test` and `make test-slow`, whose examples are dearer, give the same verdict every time; `make soak` looks
 # further, at other examples each time.
 settings.register_profile("test", derandomize=True, deadline=None, max_examples=50)
-settings.register_profile("slow", settings.get_profile("test"), max_examples=20)
+settings.register_profile("slow", settings.get_profile("test"), max_examples=12)
 settings.register_profile("soak", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile("test")
 

@@ -17,6 +17,7 @@ NODES = ("test_basic_conv_with_padding", "test_maxpool_3d_default", "test_gemm_a
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_sample_passes() -> None:
     names = [(kind, name) for kind, step in EVERY.items() for name in sorted(conformance.cases(kind))[::step]]
     assert len(names) >= 30

@@ -24,6 +24,8 @@ from frustum.passes.weights import store_of, used_keys
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 
+SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
 
 def prune(module, share=0.9):
     """Set this share of the weights to 0."""
@@ -118,7 +120,7 @@ def test_floats(target, dtype):
 
 
 @pytest.mark.slow
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=settings().max_examples // 6, suppress_health_check=SLOW_DRAWS)
 @given(networks(), st.sampled_from(["tiny", "default", "manycore"]), st.sampled_from(["f32", "f16"]))
 def test_random_networks(network, target, dtype):
     prune(network.module, 0.95)

@@ -139,6 +139,7 @@ def compiled_of_one(optimise):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_of_one_image_where_bytes_are_to_be_few():
     """Its rows pass several times, but all weights are read once; a plan for time moves more."""
     modules, inputs = compiled_of_one("bytes")

@@ -185,7 +185,7 @@ def test_options(options):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize("target", ["edge", "default"])
 def test_more_inputs_than_sram_holds(target):
     graph = product("int4", 1, 12000, 512, block=32)

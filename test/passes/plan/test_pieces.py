@@ -85,7 +85,7 @@ def calls(work, machine, residency, loops):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("name", ["convolutions", "grouped", "products", "across_channels", "max_pools"])
 def test_the_cheapest_piece_of_all_candidates_is_chosen(name, monkeypatch):
     machine = target("tiny")

@@ -72,6 +72,7 @@ def test_clusters_send_what_counting_by_hand_says(order, rows, columns):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_fewer_borders_lie_between_owners_in_bands_of_two_rows_and_mirrored():
     """In row-major order all neighbours along a row have different owners: three borders from top to bottom.  Bands of
     two rows have one border, from side to side, mirrored portions two and two: fewer bytes where maps are more than

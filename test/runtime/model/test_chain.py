@@ -146,6 +146,7 @@ def test_a_loop_takes_its_count_at_run_time() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_transformer_runs_on_the_device_from_ids_to_words() -> None:
     proto = transformer()
     found = frustum.compile(proto, target="edge").chain

@@ -23,6 +23,7 @@ EXAMPLES = {"normed": 30, "product": 40, "windows": 30, "attention": 20, "any_gr
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_schedule_of_a_small_graph_moves_less(family):
     """Random graphs with all sizes of memory from the smallest in which they can be made; `make soak` tries 2,000."""

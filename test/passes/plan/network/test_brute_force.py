@@ -18,6 +18,7 @@ HEALTH = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=settings().max_examples // 4, derandomize=True, suppress_health_check=HEALTH)
 @given(GRAPHS_ON_MACHINES)
 def test_no_way_through_is_cheaper(case):
@@ -25,6 +26,7 @@ def test_no_way_through_is_cheaper(case):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=settings().max_examples // 8, derandomize=True, suppress_health_check=HEALTH)
 @given(GRAPHS_ON_MACHINES)
 def test_no_preset_moves_less(case):

@@ -198,6 +198,7 @@ def test_no_norms_of_their_own_where_nobody_else_reads_the_map():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_residual_block_with_attention_moves_little_more_than_it_must():
     """Compiled with the map, and its norm, and what attention reads beside each other in no way in SRAM."""
     module, given = planes(normed=True)

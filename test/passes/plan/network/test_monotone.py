@@ -62,7 +62,7 @@ def test_more_sram_never_costs_more(build, target_name):
         assert more.cycles <= 1.02 * less.cycles or more.dram_bytes < less.dram_bytes
 
 
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize("build", [chain, residual])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_more_sram_never_costs_time_by_the_model(build, target_name):

@@ -34,6 +34,7 @@ def module():
     return net.module(dense_block(net))
 
 
+@pytest.mark.soak
 def test_the_parts_alone_are_stored():
     aimed_at = aimed(module()[0], "edge")
     assert isinstance(aimed_at, ModuleOp)
