@@ -30,7 +30,7 @@ WAYS = [
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=130)
+@pytest.mark.soak(but=140)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_stops_agree(name, way):
