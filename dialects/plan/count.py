@@ -104,7 +104,7 @@ class _Walk(Ranged):
         for k, child in enumerate(node.children):
             made = set(self.made_in(child))
             begin = [(r, self.tensors[r.tensor]) for r in node.residents if r.first == k]
-            boxes = [(r, t, box) for r, t in begin if (box := self.new_box(t, node, r, spans, fresh))]
+            boxes = [(r, t, box) for r, t in begin if (box := self.new_box(t, node, r, spans, fresh)) is not None]
             for resident, tensor, box in boxes:
                 self._note(id(resident), tensor, box)
                 if tensor not in made or self.is_begun(tensor, spans):

@@ -62,10 +62,10 @@ class Ranged(Named):
         if id(node) not in self._classes:
             self._classes[id(node)] = self.class_of(node)
         axis, group, inside = self._classes[id(node)]
-        found, last = list[Spans](), dict[str, int]()
+        found, had = list[Spans](), dict[str, Range]()
         for edges in pairwise(node.edges):
             here = self.pass_spans(axis, group, inside, edges, spans)
-            found.append({**spans, **(_rolled(here, group, self.layers, last) if node.halo is Halo.ROLLING else here)})
+            found.append({**spans, **(_rolled(here, group, self.layers, had) if node.halo is Halo.ROLLING else here)})
         return found, list(self.moving(node, group, inside, found))
 
     def pass_spans(
@@ -165,12 +165,14 @@ class Ranged(Named):
                     here[tensor] = (*parts, resident.part)
         return here
 
-    def new_box(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans, fresh: Fresh) -> Box:
-        """What of a tensor its maker and readers here touch for the first time; empty where they touch nothing."""
+    def new_box(self, tensor: Tensor, node: Sequence, resident: Resident, spans: Spans, fresh: Fresh) -> Box | None:
+        """What of a tensor its maker and readers here touch for the first time; None: nothing."""
         found: Box = {}
+        is_touched = False
         for child in node.children[resident.first : resident.last + 1]:
             for name in layers_in(child):
                 for other, box in self.touched(self.layers[name], spans[name]):
+                    is_touched |= other is tensor
                     for axis, (low, high) in box.items() if other is tensor else ():
                         a, b = found.get(axis, (low, high))
                         found[axis] = min(a, low), max(b, high)
@@ -181,7 +183,7 @@ class Ranged(Named):
         if part is not None and found:
             axis = next(a for a in found if a.name == part.axis)
             found[axis] = max(found[axis][0], part.start), min(found[axis][1], part.stop)
-        return found if all(low < high for low, high in found.values()) else {}
+        return found if is_touched and not is_empty(found) else None
 
     def touched(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
         if not is_empty(span):
@@ -216,26 +218,40 @@ class Ranged(Named):
         ]  # fmt: skip
 
 
-def _rolled(here: dict[str, Box], group: Class, layers: Mapping[str, Layer], last: dict[str, int]) -> dict[str, Box]:
+def _rolled(here: dict[str, Box], group: Class, layers: Mapping[str, Layer], had: dict[str, Range]) -> dict[str, Box]:
     """The ranges without what earlier passes have made."""
     found = {}
     for name, box in here.items():
         own = next(iter(group & set(layers[name].axes)), None)
-        if own is not None and own in box:
-            low, high = box[own]
-            box = {**box, own: (max(low, last.get(name, low)), high)}
-            last[name] = max(high, last.get(name, high))
+        if own is not None and own in box and not is_empty({own: box[own]}):
+            made = box[own]
+            box = {**box, own: _beyond(made, had.get(name))}
+            had[name] = _hull(made, had.get(name))
         found[name] = box
     return found
 
 
 def _rolls(has: list[Range | None], read: list[Range | None]) -> Iterator[tuple[Range, Range]]:
     """What is new in each pass, and what stays from earlier ones."""
-    come = min((own[0] for own in has if own), default=0)
+    had: Range | None = None
     for k, own in enumerate(has):
-        oldest = min((later[0] for later in read[k:] if later), default=come)
-        yield (max(own[0], come), max(own[1], come)) if own else (come, come), (min(oldest, come), come)
-        come = max(come, own[1]) if own else come
+        later = [each for each in read[k:] if each and had and each[0] < had[1] and had[0] < each[1]]
+        stays = (0, 0)
+        if had and later:
+            stays = max(had[0], min(low for low, _ in later)), min(had[1], max(high for _, high in later))
+        yield _beyond(own, had) if own else (0, 0), stays
+        had = _hull(own, had) if own else had
+
+
+def _beyond(own: Range, had: Range | None) -> Range:
+    """What of a range lies above what earlier passes had, or below; all of it where it lies on both sides."""
+    if had is None or (own[0] < had[0] and own[1] > had[1]):
+        return own
+    return (own[0], min(own[1], had[0])) if own[0] < had[0] else (max(own[0], had[1]), max(own[1], had[1]))
+
+
+def _hull(own: Range, had: Range | None) -> Range:
+    return own if had is None else (min(own[0], had[0]), max(own[1], had[1]))
 
 
 def is_empty(box: Box) -> bool:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from frustum.dialects.axes.classes import classes_of, links_of, why_not
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.graph import networks_of
-from frustum.dialects.graph.axes import read_network
+from frustum.dialects.graph.axes import read_with_views
 from frustum.dialects.plan.check import ELEMENTS, ENGINES, MEMORIES, operands_of
 from frustum.dialects.plan.renaming import renamed
 from frustum.dialects.plan.text import plan_text
@@ -45,7 +45,7 @@ class Planned:
     def __init__(self, drawn, plan=None):
         self.module, self.inputs = drawn.module, drawn.inputs
         (self.network,) = networks_of(drawn.module)
-        self.axes = read_network(self.network)
+        self.axes, self.views = read_with_views(self.network)
         self.plan = plan
 
     def __repr__(self):
