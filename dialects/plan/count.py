@@ -59,9 +59,9 @@ class _Walk(Ranged):
         self.counted = Counted()
         self.extents: dict[tuple[int, Tensor], dict[Axis, int]] = {}
         """Of each node or residency, and tensor there, the most that is new in a pass along each axis."""
-        self.stays: dict[tuple[int, Tensor], tuple[Axis, int]] = {}
+        self.stays: dict[tuple[int, int, Tensor], tuple[Axis, int]] = {}
         """Of each rolling loop the most positions that stay from pass to pass."""
-        self.wholes: dict[tuple[int, Tensor], dict[Axis, int]] = defaultdict(dict)
+        self.wholes: dict[tuple[int, int, Tensor], dict[Axis, int]] = defaultdict(dict)
         """Of each loop the positions that all passes of it touch."""
 
     # ------------------------------------------------------------ nodes
@@ -82,19 +82,20 @@ class _Walk(Ranged):
         for each in moving:
             self._note_moving(node, each)
         for k, here in enumerate(passes):
-            new = {(each.tensor, each.axis): each.new[k] for each in moving if each.new}
+            new = {(each.place, each.axis): each.new[k] for each in moving if each.new}
             self.visit(node.body, here, {**fresh, **new}, held)
 
     def _note_moving(self, node: Loop, moving: Moving) -> None:
+        place = id(node), moving.place, moving.tensor
         touched = [each for each in moving.has if each]
         if touched:
-            own = self.wholes[id(node), moving.tensor]
+            own = self.wholes[place]
             extent = max(high for _, high in touched) - min(low for low, _ in touched)
             own[moving.axis] = max(own.get(moving.axis, 0), extent)
         stays = max((high - low for low, high in moving.stays), default=0)
         if stays:
-            _, most = self.stays.get((id(node), moving.tensor), (moving.axis, 0))
-            self.stays[id(node), moving.tensor] = moving.axis, max(most, stays)
+            _, most = self.stays.get(place, (moving.axis, 0))
+            self.stays[place] = moving.axis, max(most, stays)
 
     # ------------------------------------------------------------ residents
 
@@ -208,12 +209,12 @@ class _Occupancy:
 
     def beside(self, loop: Loop, loops: tuple[Loop, ...], place: int, tensor: Tensor) -> int:
         """Bytes of what stays of one tensor: loops inside this one leave the whole width of it."""
-        axis, stays = self.walk.stays.get((id(loop), tensor), (None, 0))
+        axis, stays = self.walk.stays.get((id(loop), place, tensor), (None, 0))
         extents = dict(self.walk.extents.get((place, tensor), {}))
         if axis is None or not extents:
             return 0
         for inner in loops[loops.index(loop) + 1 :]:
-            extents |= self.walk.wholes.get((id(inner), tensor), {})
+            extents |= self.walk.wholes.get((id(inner), place, tensor), {})
         extents[axis] = stays
         return _bytes(tensor, extents.values())
 

@@ -17,25 +17,38 @@ from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import Named, PlanError, operands_of
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
+from frustum.dialects.plan.tree import (
+    Compute,
+    Halo,
+    Loop,
+    Node,
+    Over,
+    Part,
+    Resident,
+    Sequence,
+    layers_in,
+    nodes_in,
+)
 
 Range = tuple[int, int]
 Spans = Mapping[str, Box]
 """Of each layer the ranges that it makes in the passes of the loops outside."""
-Fresh = Mapping[tuple[Tensor, Axis], Range]
-"""Positions that no earlier pass of a rolling loop outside has had."""
+Fresh = Mapping[tuple[int, Axis], Range]
+"""Of buffers, by `id` of the residency, the positions that no earlier pass of a rolling loop outside has had."""
 Held = Mapping[Tensor, tuple[Part, ...]]
 """Tensors that lie in SRAM; no parts: all that is needed."""
 
 
 @dataclass(frozen=True)
 class Moving:
-    """Positions along one axis of a tensor that the passes of a loop touch.
+    """Positions along one axis of a tensor that the passes of a loop touch in one buffer: of a residency, or of a
+    compute whose layers hand each other the tensor.
 
-    `has`: what is made, or read where nothing inside makes it.  Of a rolling loop `new`: what no earlier pass had; and
+    `has`: what is made, or read where nothing makes it there.  Of a rolling loop `new`: what no earlier pass had; and
     `stays`: what earlier passes had and this or a later one reads.
     """
 
+    place: int
     tensor: Tensor
     axis: Axis
     has: list[Range | None]
@@ -50,6 +63,7 @@ class Ranged(Named):
         super().__init__(network, plan)
         self._moved_by: dict[tuple[Layer, Tensor], dict[Axis, set[Axis]]] = {}
         self._classes: dict[int, tuple[Axis, Class, list[Layer]]] = {}
+        self._places: dict[int, list[tuple[int, Tensor, list[Layer]]]] = {}
 
     # ------------------------------------------------------------ passes
 
@@ -66,7 +80,7 @@ class Ranged(Named):
         for edges in pairwise(node.edges):
             here = self.pass_spans(axis, group, inside, edges, spans)
             found.append({**spans, **(_rolled(here, group, self.layers, had) if node.halo is Halo.ROLLING else here)})
-        return found, list(self.moving(node, group, inside, found))
+        return found, list(self.moving(node, group, found))
 
     def pass_spans(
         self, axis: Axis, group: Class, inside: list[Layer], edges: tuple[int, int], spans: Spans
@@ -102,20 +116,36 @@ class Ranged(Named):
 
     # ------------------------------------------------------------ what moves
 
-    def moving(self, node: Loop, group: Class, inside: list[Layer], passes: list[Spans]) -> Iterator[Moving]:
-        """Every axis of a tensor along which all layers inside move from pass to pass."""
-        for tensor in dict.fromkeys(t for layer in inside for t in (*operands_of(layer), layer.result)):
+    def moving(self, node: Loop, group: Class, passes: list[Spans]) -> Iterator[Moving]:
+        """Every axis of a buffer's tensor along which all that use it there move from pass to pass."""
+        if id(node) not in self._places:
+            self._places[id(node)] = list(self.places(node.body))
+        touched = _Touched(self, passes)
+        for place, tensor, users in self._places[id(node)]:
             for axis in tensor.axes:
-                if self.changes(group, inside, tensor, axis):
-                    made, read = zip(*(self.along(inside, tensor, axis, spans) for spans in passes), strict=True)
+                if self.changes(group, users, tensor, axis):
+                    made, read = zip(*(touched.along(users, tensor, axis, k) for k in range(len(passes))), strict=True)
                     has = [own or seen for own, seen in zip(made, read, strict=True)]
                     rolls = zip(*_rolls(has, list(read)), strict=True) if node.halo is Halo.ROLLING else ([], [])
                     new, stays = (list(each) for each in rolls)
-                    yield Moving(tensor, axis, has, new, stays)
+                    yield Moving(place, tensor, axis, has, new, stays)
 
-    def changes(self, group: Class, inside: list[Layer], tensor: Tensor, axis: Axis) -> bool:
-        """Whether every layer inside that uses the tensor moves along the axis from pass to pass."""
-        users = [layer for layer in inside if tensor is layer.result or tensor in operands_of(layer)]
+    def places(self, node: Node) -> Iterator[tuple[int, Tensor, list[Layer]]]:
+        """Buffers inside a node, by `id` of residency or compute, with the layers that use them."""
+        for each in nodes_in(node):
+            match each:
+                case Compute():
+                    group = [self.layers[name] for name in each.layers]
+                    for tensor in (layer.result for layer in group):
+                        yield id(each), tensor, _users(group, tensor)
+                case Sequence():
+                    for r in each.residents:
+                        spanned, tensor = each.children[r.first : r.last + 1], self.tensors[r.tensor]
+                        inside = [self.layers[name] for child in spanned for name in layers_in(child)]
+                        yield id(r), tensor, _users(inside, tensor)
+
+    def changes(self, group: Class, users: list[Layer], tensor: Tensor, axis: Axis) -> bool:
+        """Whether every layer that uses the tensor moves along the axis from pass to pass."""
         return all(
             axis in group if tensor is layer.result else group & self.moved_by(layer, tensor).get(axis, set())
             for layer in users
@@ -131,21 +161,6 @@ class Ranged(Named):
                         found[axis] |= set() if position is None else {own for own, _ in position.refined().terms}
             self._moved_by[layer, tensor] = found
         return self._moved_by[layer, tensor]
-
-    def along(
-        self, inside: list[Layer], tensor: Tensor, axis: Axis, spans: Spans
-    ) -> tuple[Range | None, Range | None]:
-        """Positions of an axis that are made in a pass, and those that are read."""
-        made, read = None, None
-        for layer in inside:
-            span = spans[layer.name]
-            if layer.result is tensor and not is_empty(span):
-                made = span.get(axis, (0, axis.extent))
-            for other, box in self.reads(layer, span):
-                if other is tensor:
-                    low, high = box[axis]
-                    read = (min(low, read[0]), max(high, read[1])) if read else (low, high)
-        return made, read
 
     # ------------------------------------------------------------ residents
 
@@ -177,7 +192,7 @@ class Ranged(Named):
                         a, b = found.get(axis, (low, high))
                         found[axis] = min(a, low), max(b, high)
         for axis, (low, high) in found.items():
-            first, stop = fresh.get((tensor, axis), (low, high))
+            first, stop = fresh.get((id(resident), axis), (low, high))
             found[axis] = max(low, first), min(high, stop)
         part = resident.part
         if part is not None and found:
@@ -216,6 +231,32 @@ class Ranged(Named):
             layer.result for layer in group
             if not self.is_read_elsewhere(layer.result, group) and layer.result not in held
         ]  # fmt: skip
+
+
+class _Touched:
+    """What layers make and read in each pass of a loop."""
+
+    def __init__(self, ranged: Ranged, passes: list[Spans]) -> None:
+        self.ranged, self.passes = ranged, passes
+        self._read: dict[tuple[Layer, int], list[tuple[Tensor, Box]]] = {}
+
+    def along(self, users: list[Layer], tensor: Tensor, axis: Axis, k: int) -> tuple[Range | None, Range | None]:
+        """Positions of an axis that are made in a pass, and those that are read."""
+        made, read = None, None
+        for layer in users:
+            span = self.passes[k][layer.name]
+            if layer.result is tensor and not is_empty(span):
+                made = span.get(axis, (0, axis.extent))
+            if (layer, k) not in self._read:
+                self._read[layer, k] = list(self.ranged.reads(layer, span))
+            for other, box in self._read[layer, k]:
+                if other is tensor:
+                    read = _hull(box[axis], read)
+        return made, read
+
+
+def _users(layers: list[Layer], tensor: Tensor) -> list[Layer]:
+    return [layer for layer in layers if tensor is layer.result or tensor in operands_of(layer)]
 
 
 def _rolled(here: dict[str, Box], group: Class, layers: Mapping[str, Layer], had: dict[str, Range]) -> dict[str, Box]:

@@ -29,8 +29,8 @@ from frustum.runtime.reference.axes import Fetch
 from frustum.runtime.reference.plan_layers import Points, channels_of, finished, kind_of
 from frustum.runtime.reference.plan_stores import Store, Tile, points_of
 
-Kept = tuple[tuple[Tensor, Axis, Range], ...]
-"""Positions that later passes of rolling loops outside read."""
+Kept = tuple[tuple[int, Tensor, Axis, Range], ...]
+"""Of buffers, by `id` of residency or compute, positions that later passes of rolling loops outside read."""
 
 
 class AbsentElement(PlanError):
@@ -107,18 +107,20 @@ class _Machine(Ranged):
     def loop(self, node: Loop, spans: Spans, fresh: Fresh, kept: Kept, held: Held) -> None:
         passes, moving = self.passes(node, spans)
         rolling = [each for each in moving if each.new]
+        inside = {id(each) for each in nodes_in(node)}
+        inside |= {id(r) for each in nodes_in(node) if isinstance(each, Sequence) for r in each.residents}
         for k, here in enumerate(passes):
-            new = {(each.tensor, each.axis): each.new[k] for each in rolling}
-            later = [(m.tensor, m.axis, m.stays[k + 1]) for m in rolling if k + 1 < len(passes)]
+            new = {(each.place, each.axis): each.new[k] for each in rolling}
+            old, later = (
+                tuple((m.place, m.tensor, m.axis, m.stays[at]) for m in rolling if at < len(passes))
+                for at in (k, k + 1)
+            )
             self.where.append(f"{node.axis} {node.edges[k]}:{node.edges[k + 1]}")
-            self.visit(node.body, here, {**fresh, **new}, (*kept, *later), held)
+            self.visit(node.body, here, {**fresh, **new}, (*kept, *old, *later), held)
             self.where.pop()
-        if rolling:
-            inside = {id(each) for each in nodes_in(node)}
-            inside |= {id(r) for each in nodes_in(node) if isinstance(each, Sequence) for r in each.residents}
             for (place, tensor), store in self.buffers.items():
-                if place in inside:
-                    store.keep((axis, ends) for own, axis, ends in kept if own is tensor)
+                if rolling and place in inside:
+                    store.keep(_of((*kept, *later), place, tensor))
 
     # ------------------------------------------------------------ residents
 
@@ -167,7 +169,7 @@ class _Machine(Ranged):
         for resident in residents:
             tensor = self.tensors[resident.tensor]
             self.active[tensor] = [each for each in self.active[tensor] if each[0] is not resident]
-            self.buffers[id(resident), tensor].keep((axis, ends) for own, axis, ends in kept if own is tensor)
+            self.buffers[id(resident), tensor].keep(_of(kept, id(resident), tensor))
 
     def read(self, tensor: Tensor, elements: int) -> None:
         self.run.read_bytes += _bytes(tensor, elements)
@@ -182,15 +184,16 @@ class _Machine(Ranged):
         last = {t: name for name in node.layers for t in operands_of(self.layers[name])}
         for name in node.layers:
             layer, span = self.layers[name], spans[name]
+            ended = [tensor for tensor in own if last[tensor] == name]
             if not is_empty(span):
                 part = _Part(self, layer, span, own, held)
                 part.make()
                 self.run.points[name] += math.prod(b - a for a, b in map(part.points.range_of, layer.axes))
-                bits = sum(store.size_bits for store in self.buffers.values())
-                self.run.sram_bytes = max(self.run.sram_bytes, bits // 8)
-            for tensor in own:
-                if last[tensor] == name:
-                    own[tensor].keep((axis, ends) for each, axis, ends in kept if each is tensor)
+                taken = _storage(layer) if layer.result in own else None
+                bits = [store.size_bits for (_, t), store in self.buffers.items() if t is not taken or t not in ended]
+                self.run.sram_bytes = max(self.run.sram_bytes, sum(bits) // 8)
+            for tensor in ended:
+                own[tensor].keep(_of(kept, id(node), tensor))
 
 
 class _Part:
@@ -324,6 +327,16 @@ class _Part:
             for _, store in self.machine.active[old] if old is not None else ():
                 box = self.box if old is not None and old.axes == result.axes else {}
                 store.done[store.place(box)] = 0
+
+
+def _storage(layer: Layer) -> Tensor | None:
+    """The tensor whose storage a result takes that lies on chip with it."""
+    pieces = () if layer.storage_of is None else layer.operands[layer.storage_of].pieces
+    return pieces[0].tensor if len(pieces) == 1 else None
+
+
+def _of(kept: Kept, place: int, tensor: Tensor) -> list[tuple[Axis, Range]]:
+    return [(axis, ends) for own, other, axis, ends in kept if own == place and other is tensor]
 
 
 def _first(store: Store) -> str:
