@@ -14,7 +14,7 @@ from frustum.dialects.plan.tree import Node, Resident
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.forest import LEVELS
-from frustum.passes.plan.tree.search import Search
+from frustum.passes.plan.tree.search import searched
 from frustum.passes.plan.tree.trace import no_plan, plan_of
 
 
@@ -44,7 +44,7 @@ def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> P
     DoesNotFit where it takes more SRAM than there is."""
     capacity = target.cluster.sram.capacity_bytes
     if tree is None:
-        tree = plan_of(Search(network, capacity))
+        tree = plan_of(searched(network, capacity))
     counted = count(network, tree)
     if counted.sram_bytes > capacity:
         what, found = "what is resident and streamed at a time", f"{counted.sram_bytes} B"
@@ -100,7 +100,7 @@ class Curve:
 
 def curve_of(network: AxisNetwork, target: Target) -> Curve:
     """One search answers all shares of the cluster's SRAM."""
-    search = Search(network, target.cluster.sram.capacity_bytes, wanted=range(LEVELS + 1))
+    search = searched(network, target.cluster.sram.capacity_bytes, wanted=range(LEVELS + 1))
     is_there = np.isfinite(search.curve)
     if not is_there.any():
         raise no_plan(search)

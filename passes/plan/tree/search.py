@@ -22,6 +22,8 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.tree import Copy
+from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.forest import LEVELS, Forest, Record, shifted
 from frustum.passes.plan.tree.intervals import Interval, cut_of, steps_of
 from frustum.passes.plan.tree.nest import Interior, Nest, Way
@@ -59,8 +61,12 @@ SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
 MOST_ABOVE = 3
 """Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
-NARROW: dict[str, Any] = {"longest": 8, "states": 4, "news": 1, "shares": (), "depth": 0}
-"""Of the search that bounds the others."""
+LADDER: tuple[dict[str, Any], ...] = (
+    {"longest": 8, "states": 4, "news": 1, "shares": (), "depth": 0},
+    {"states": 6, "news": 2, "shares": (), "depth": 0},
+    {"states": 6, "news": 2, "shares": ()},
+)
+"""Narrower searches, each of which bounds the next: what they have found is not looked for again."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,8 @@ class Search:
         self.extents |= {axis: axis.extent for tensor in network.tensors for axis in tensor.axes}
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users = {t: [number[layer] for layer in users] for t, users in self.reads.users.items()}
+        self.copies: tuple[Copy, ...] = ()
+        """Layers of the network that are others made again."""
         self._intervals: dict[tuple[int, int], Interval] = {}
         self._curves: dict[object, Floats] = {}
         self._bounded: dict[object, tuple[Floats | None, Floats]] = {}
@@ -113,10 +121,13 @@ class Search:
 
     @cached_property
     def most(self) -> Floats:
-        """What a narrow search finds: no better plan is worse."""
-        narrow = replace(self.limits, **NARROW)
-        wide, self.limits = self.limits, narrow
-        found = Forest(self, 0, len(self.layers), self.extents, {}, 0, None).curve()
+        """What narrower searches find: no better plan is worse."""
+        wide, found = self.limits, np.full(LEVELS + 1, np.inf)
+        for narrow in LADDER:
+            self.limits = replace(wide, **narrow)
+            most = np.where(np.isin(np.arange(LEVELS + 1), self.wanted), found, -np.inf)
+            curve = Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, None, most).curve()
+            found = np.minimum(found, curve)
         self.limits = wide
         return found
 
@@ -272,7 +283,7 @@ class Search:
         nest = self.nest(own, extents, resident)
         if depth == 0 or not self._may_loop(own, extents, resident):
             return nest
-        key = self.key("unit", own, extents, resident, depth)
+        key = self.limits, self.key("unit", own, extents, resident, depth)
         most, known = self._known(key, most)
         if known is None:
             best = [nest]
@@ -295,7 +306,7 @@ class Search:
         """The curve of units one after the other; `most` as for a unit."""
         own = self.interval(first, stop)
         resident = {t: share for t, share in resident.items() if t in own.numbers}
-        key = self.key("forest", own, extents, resident, depth)
+        key = self.limits, self.key("forest", own, extents, resident, depth)
         most, known = self._known(key, most)
         if known is None or record is not None:
             known = Forest(self, first, stop, extents, resident, depth, record, most).curve()
@@ -310,6 +321,18 @@ class Search:
         if bound is None or (most is not None and (bound >= most).all()):
             return bound, curve
         return None if most is None else np.maximum(bound, most), None
+
+
+def searched(network: AxisNetwork, capacity: int, wanted: Sequence[int] = (LEVELS,)) -> Search:
+    """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
+    best = first = Search(network, capacity, wanted=wanted)
+    for other, copies in alternatives(network, capacity / SMALL):
+        search = Search(other, capacity, wanted=wanted)
+        search.copies = copies
+        search._curves, search._bounded, search._good = first._curves, first._bounded, first._good
+        if search.curve[LEVELS] < best.curve[LEVELS]:
+            best = search
+    return best
 
 
 class _Best:

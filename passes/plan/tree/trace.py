@@ -37,7 +37,9 @@ def plan_of(search: Search) -> Sequence:
     """The plan with the fewest DRAM bytes in all of the memory; DoesNotFit where there is none."""
     if not np.isfinite(search.curve[LEVELS]):
         raise no_plan(search)
-    return _Trace(search).whole()
+    found = _once(_Trace(search).whole(), frozenset())
+    whole = found if isinstance(found, Sequence) else Sequence((found,))
+    return replace(whole, copies=search.copies)
 
 
 def no_plan(search: Search) -> DoesNotFit:
@@ -217,6 +219,23 @@ class _Trace:
                 left -= share * taken
                 found[number] = (depth, 0.0, 0) if share > ALL else (found[number][0], share, depth)
         return found
+
+
+def _once(node: Node, held: frozenset[str]) -> Node:
+    """Without residents of what lies in SRAM whole already."""
+    if isinstance(node, Compute):
+        return node
+    if isinstance(node, Loop):
+        body = _once(node.body, held)
+        return replace(node, body=body if isinstance(body, Sequence) else Sequence((body,)))
+    residents = tuple(each for each in node.residents if each.tensor not in held)
+    children = []
+    for k, child in enumerate(node.children):
+        here = (each.tensor for each in residents if each.part is None and each.first <= k <= each.last)
+        children.append(_once(child, held | frozenset(here)))
+    if not residents and len(children) == 1 and not isinstance(children[0], Compute):
+        return children[0]
+    return replace(node, children=tuple(children), residents=residents)
 
 
 def _only(level: int) -> np.ndarray:
