@@ -92,8 +92,8 @@ class Layer:
         )
 
     def part(self, ranges: Ranges) -> list[list[tuple[Tensor, Box]]]:
-        """Of each operand the boxes of tensors that a part of the axes needs, clipped to the tensors. A box that is
-        empty is left out."""
+        """Of each operand the boxes of tensors, of their leaves, that a part of the axes needs, clipped to the tensors.
+        A box that is empty is left out."""
         return [
             [box for piece in operand.pieces if (box := _box(piece, operand, ranges))]
             for operand in self.operands
@@ -108,8 +108,8 @@ def _box(piece: Piece, operand: Operand, ranges: Ranges) -> tuple[Tensor, Box] |
         if high <= guard.start or low >= guard.stop:
             return None
     box = {}
-    for axis, position in piece.index:
-        low, high = position.hull(ranges)
+    for axis, position in piece.by_leaf:
+        low, high = (0, axis.extent) if position is None else position.hull(ranges)
         box[axis] = max(low, 0), min(high, axis.extent)
     return (piece.tensor, box) if all(low < high for low, high in box.values()) else None
 

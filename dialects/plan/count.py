@@ -134,7 +134,7 @@ class _Walk(Ranged):
             self.counted.points[name] += math.prod(
                 high - low for low, high in (span.get(axis, (0, axis.extent)) for axis in layer.axes)
             )
-            for tensor, box in self.touched(layer, span):
+            for tensor, box in self.streams(layer, span):
                 if tensor in own:
                     if tensor is layer.result:
                         self._note(id(node), tensor, box)

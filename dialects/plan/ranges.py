@@ -112,7 +112,7 @@ class Ranged(Named):
         """Boxes of operands that a part of a layer needs; none where the part is empty."""
         if not is_empty(span):
             for boxes in layer.part(span):
-                yield from ((tensor, of_leaves(box)) for tensor, box in boxes)
+                yield from boxes
 
     # ------------------------------------------------------------ what moves
 
@@ -199,6 +199,10 @@ class Ranged(Named):
             axis = next(a for a in found if a.name == part.axis)
             found[axis] = max(found[axis][0], part.start), min(found[axis][1], part.stop)
         return found if is_touched and not is_empty(found) else None
+
+    def streams(self, layer: Layer, span: Box) -> list[tuple[Tensor, Box]]:
+        """What a part of a layer touches, each box once: an operand that is read twice alike comes once."""
+        return list({(tensor, tuple(box.items())): (tensor, box) for tensor, box in self.touched(layer, span)}.values())
 
     def touched(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
         if not is_empty(span):
@@ -309,18 +313,4 @@ def without(box: Box, parts: Iterable[Part]) -> Box:
             found[axis] = max(low, min(part.stop, high)), high
         elif part.stop >= high:
             found[axis] = low, min(high, max(part.start, low))
-    return found
-
-
-def of_leaves(box: Box) -> Box:
-    """The smallest box of unsplit axes around a box of axes that were split since."""
-    found: Box = {}
-    for axis, (low, high) in box.items():
-        if axis.parts is None:
-            found[axis] = low, high
-            continue
-        outer, inner = axis.parts
-        first, last = low // inner.extent, (high - 1) // inner.extent
-        rest = (low % inner.extent, (high - 1) % inner.extent + 1) if first == last else (0, inner.extent)
-        found |= of_leaves({outer: (first, last + 1), inner: rest})
     return found

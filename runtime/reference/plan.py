@@ -206,9 +206,9 @@ class _Part:
         self.points = Points(layer, span, self.fetch)
         self.box = {axis: self.points.range_of(axis) for axis in layer.result.axes}
         self.tiles: dict[Tensor, list[Tile]] = defaultdict(list)
-        for tensor, box in machine.reads(layer, span):
+        for tensor, box in machine.streams(layer, span):
             rest = self.streamed(tensor, box)
-            if rest is not None:
+            if rest is not None and tensor is not layer.result:
                 machine.read(tensor, self.tile(tensor, rest).done.size)
 
     def tile(self, tensor: Tensor, box: Box) -> Tile:
