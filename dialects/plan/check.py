@@ -17,6 +17,7 @@ from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.errors import Error
 from frustum.dialects.plan.tree import (
     Compute,
+    Halo,
     Loop,
     Node,
     Over,
@@ -369,10 +370,43 @@ class Named:
         if later or other.is_output:
             reader = later[0] if later else "the network's output"
             raise PlanError(f"{where} at {other.name}: {reader} reads {other.name} later; leave out 'at'", resident)
+        loop = self.needs_again(maker, other)
+        if loop is not None:
+            again = f"a later pass over {loop.axis} reads {other.name} where {tensor.name} lies by then"
+            raise PlanError(f"{where} at {other.name}: {again}; leave out 'at'", resident)
         if tensor.size_bytes > other.size_bytes:
             raise PlanError(
                 f"{where} at {other.name}: {tensor.size_bytes} B in the {other.size_bytes} B of {other.name}", resident
             )
+
+
+    def needs_again(self, maker: Layer, old: Tensor) -> Loop | None:
+        """A loop below the residency of a tensor of which a later pass reads what the maker took in an earlier one."""
+        below = [
+            child for node in nodes_in(self.plan) if isinstance(node, Sequence) for r in node.residents
+            if r.tensor == old.name for child in node.children[r.first : r.last + 1] if maker.name in layers_in(child)
+        ]  # fmt: skip
+        for loop in nodes_in(below[-1]) if below else ():
+            if not isinstance(loop, Loop) or maker.name not in layers_in(loop):
+                continue
+            _, group, inside = self.class_of(loop)
+            is_made_again = self.network.maker.get(old) in inside and loop.halo is not Halo.ROLLING
+            readers = [layer for layer in inside if old in operands_of(layer)]
+            is_first_alone = readers == [maker] and bool(group & set(maker.combine))
+            if not is_made_again and not is_first_alone and not _common_axes(readers, old, group):
+                return loop
+        return None
+
+
+def _common_axes(readers: list[Layer], tensor: Tensor, group: Class) -> set[Axis]:
+    """Axes of a tensor of which every pass over a class reads other positions, the same ones in all layers."""
+    found = set(tensor.axes)
+    for layer in readers:
+        for operand in layer.operands:
+            for other, links in operand.links():
+                if other is tensor:
+                    found &= {own for own, link in links.items() if link and link.is_plain and link.axis in group}
+    return found
 
 
 def _compute_of(plan: Node, layer: str) -> Node:

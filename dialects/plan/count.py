@@ -17,7 +17,7 @@ from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import ELEMENTS, PlanError, check_plan, operands_of, with_copies
 from frustum.dialects.plan.ranges import Fresh, Held, Moving, Ranged, Spans, is_empty, without
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Sequence
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Resident, Sequence, nodes_in
 
 __all__ = ["Counted", "PlanError", "count"]
 
@@ -161,6 +161,10 @@ class _Occupancy:
     def __init__(self, walk: _Walk) -> None:
         self.walk = walk
         self.held: list[Tensor] = []
+        residents = [r for node in nodes_in(walk.plan) if isinstance(node, Sequence) for r in node.residents]
+        self.storage = {r.tensor: r.storage_of for r in residents if r.storage_of}
+        self.around: list[str] = []
+        """Tensors that are resident."""
 
     def peak(self, node: Node, loops: tuple[Loop, ...]) -> int:
         match node:
@@ -175,14 +179,23 @@ class _Occupancy:
 
     def child(self, node: Sequence, k: int, loops: tuple[Loop, ...]) -> int:
         here = [r for r in node.residents if r.first <= k <= r.last]
-        sizes = {id(r): self.tile(id(r), self.walk.tensors[r.tensor]) for r in here if not r.storage_of}
+        self.around += [r.tensor for r in here]
+        sizes = {id(r): self.tile(id(r), self.walk.tensors[r.tensor]) for r in here if not self.is_in_another(r)}
         self.walk.counted.held |= sizes
         size = sum(sizes.values())
         names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
         self.held += names
         found = size + self.peak(node.children[k], loops)
         del self.held[len(self.held) - len(names) :]
+        del self.around[len(self.around) - len(here) :]
         return found
+
+    def is_in_another(self, resident: Resident) -> bool:
+        """Whether a tensor in whose storage it lies is resident too, and counts."""
+        name = resident.storage_of
+        while name and name not in self.around:
+            name = self.storage.get(name, "")
+        return bool(name)
 
     def tile(self, place: int, tensor: Tensor) -> int:
         extents = self.walk.extents.get((place, tensor))

@@ -27,7 +27,7 @@ from frustum.dialects.plan.tree import Compute, Loop, Node, Resident, Sequence, 
 from frustum.runtime.kernels import Array
 from frustum.runtime.reference.axes import Fetch
 from frustum.runtime.reference.plan_layers import Points, channels_of, finished, kind_of
-from frustum.runtime.reference.plan_stores import Store, Tile, points_of
+from frustum.runtime.reference.plan_stores import Clock, Store, Tile, points_of
 
 Kept = tuple[tuple[int, Tensor, Axis, Range], ...]
 """Of buffers, by `id` of residency or compute, positions that later passes of rolling loops outside read."""
@@ -41,7 +41,7 @@ class AbsentElement(PlanError):
 class Run:
     """What a plan made: every tensor's elements as they were made last; and what it copied.
 
-    `sram_bytes`: the most that lay in buffers at a time, without tiles of what is streamed.
+    `sram_bytes`: the most that lay in buffers at a time and was used later, without tiles of what is streamed.
     """
 
     values: dict[Tensor, Array] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def run_plan(
 class _Machine(Ranged):
     def __init__(self, network: AxisNetwork, plan: Node, arrays: Mapping[str, Array]) -> None:
         super().__init__(network, plan)
-        self.run = Run()
+        self.run, self.clock = Run(), Clock()
         self.dram = {tensor: self.store(tensor) for tensor in network.tensors}
         self.made = {tensor: self.store(tensor) for tensor in network.maker}
         """Every element as it was made last, which nobody reads."""
@@ -81,14 +81,17 @@ class _Machine(Ranged):
             if tensor.kind in (Kind.INPUT, Kind.WEIGHT):
                 store.fill(arrays[tensor.name])
 
-    def store(self, tensor: Tensor) -> Store:
+    def store(self, tensor: Tensor, clock: Clock | None = None) -> Store:
         maker = self.network.maker.get(tensor)
-        return Store(tensor, channels_of(maker), points_of(maker))
+        return Store(tensor, channels_of(maker), points_of(maker), clock)
 
     def finished(self) -> Run:
         for tensor, store in self.dram.items():
             if tensor.is_output and (store.done < store.total).any():
                 raise AbsentElement(f"{tensor.name}, an output, is not whole in DRAM: {_first(store)} is not there")
+        for store in self.buffers.values():
+            store.keep(())
+        self.run.sram_bytes = self.clock.most_bits() // 8
         self.run.values = {tensor: store.values[0] for tensor, store in self.made.items()}
         self.run.is_made = {tensor: store.done > 0 for tensor, store in self.made.items()}
         return self.run
@@ -147,11 +150,12 @@ class _Machine(Ranged):
 
     def buffer(self, place: int, tensor: Tensor) -> Store:
         if (place, tensor) not in self.buffers:
-            self.buffers[place, tensor] = self.store(tensor)
+            self.buffers[place, tensor] = self.store(tensor, self.clock)
         return self.buffers[place, tensor]
 
     def load(self, store: Store, box: Box, held: Held) -> None:
         """What residents outside have comes from there, the rest from DRAM."""
+        self.clock.now += 1
         parts = held.get(store.tensor)
         rest = {} if parts == () else without(box, parts or ())
         if parts != () and not is_empty(rest):
@@ -186,12 +190,10 @@ class _Machine(Ranged):
             layer, span = self.layers[name], spans[name]
             ended = [tensor for tensor in own if last[tensor] == name]
             if not is_empty(span):
+                self.clock.now += 2
                 part = _Part(self, layer, span, own, held)
                 part.make()
                 self.run.points[name] += math.prod(b - a for a, b in map(part.points.range_of, layer.axes))
-                taken = _storage(layer) if layer.result in own else None
-                bits = [store.size_bits for (_, t), store in self.buffers.items() if t is not taken or t not in ended]
-                self.run.sram_bytes = max(self.run.sram_bytes, sum(bits) // 8)
             for tensor in ended:
                 own[tensor].keep(_of(kept, id(node), tensor))
 
@@ -249,6 +251,7 @@ class _Part:
             has = store.done.reshape(-1)[flat]
             here = (done == 0) & (has > 0)
             found[here], done[here] = store.values[channel].reshape(-1)[flat[here]], has[here]
+            store.used.reshape(-1)[flat[here]] = self.machine.clock.now
         for tile in self.tiles[tensor]:
             missing = np.flatnonzero(done == 0)
             if missing.size:
@@ -272,7 +275,8 @@ class _Part:
         state = np.broadcast_to(state, (len(state), *self.points.shape))
         wide = [b - a for a, b in (self.points.range_of(x) for x in layer.combine if x not in result.axes)]
         done, rest = math.prod(wide), self.streamed(result, self.box)
-        if machine.continues(layer, self.span):
+        is_begun = machine.continues(layer, self.span)
+        if is_begun:
             before, state_before = self.before(rest)
             state, done = kind.merge(self.points, state_before, state), before + done
         total = points_of(layer)
@@ -281,6 +285,7 @@ class _Part:
         if done == total:
             state = finished(self.points, state)
             machine.made[result].write(self.box, state, done)
+        machine.clock.now += is_begun or layer.storage_of is not None  # in the storage of what was just read
         for store, box in self.targets(rest):
             here = tuple(slice(a - b, c - b) for (a, c), (b, _) in zip(box.values(), self.box.values(), strict=True))
             store.write(box, state[(slice(None), *here)], done)
@@ -326,13 +331,9 @@ class _Part:
             old = self.machine.tensors.get(resident.storage_of)
             for _, store in self.machine.active[old] if old is not None else ():
                 box = self.box if old is not None and old.axes == result.axes else {}
-                store.done[store.place(box)] = 0
-
-
-def _storage(layer: Layer) -> Tensor | None:
-    """The tensor whose storage a result takes that lies on chip with it."""
-    pieces = () if layer.storage_of is None else layer.operands[layer.storage_of].pieces
-    return pieces[0].tensor if len(pieces) == 1 else None
+                gone = np.zeros(store.done.shape, bool)
+                gone[store.place(box)] = True
+                store.drop(gone)
 
 
 def _of(kept: Kept, place: int, tensor: Tensor) -> list[tuple[Axis, Range]]:

@@ -257,7 +257,7 @@ def _online(points: Points, a: Array, b: Array) -> Array:
 def _row_sums(points: Points) -> Array:
     x = points.real(0)
     most = points.summed(x, np.maximum)
-    wide = most.reshape(*most.shape, *(1 for _ in range(x.ndim - most.ndim)))
+    wide = most.reshape((*most.shape, *(1 for _ in range(x.ndim - most.ndim))))
     return np.stack([points.summed(_below(x, wide)), most])
 
 

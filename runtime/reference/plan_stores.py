@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +22,27 @@ def points_of(layer: Layer | None) -> int:
     return 1 if layer is None else math.prod(a.extent for a in layer.combine if a not in layer.result.axes)
 
 
+class Clock:
+    """What time it is, and how many bits become needed or needless at each."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.needed: dict[int, int] = defaultdict(int)
+
+    def most_bits(self) -> int:
+        return max(accumulate(bits for _, bits in sorted(self.needed.items())), default=0)
+
+
 class Store:
     """Elements of one tensor: `values` `[channels, ...]`, and of each how many points went into it: 0, it is absent;
-    `total`, it is whole."""
+    `total`, it is whole.  With a clock it notes from when to when each element is needed."""
 
-    def __init__(self, tensor: Tensor, channels: int, total: int) -> None:
-        self.tensor, self.total = tensor, total
+    def __init__(self, tensor: Tensor, channels: int, total: int, clock: Clock | None = None) -> None:
+        self.tensor, self.total, self.clock = tensor, total, clock
         shape = [axis.extent for axis in tensor.axes]
         self.values = np.full((channels, *shape), np.nan)
         self.done = np.zeros(shape, np.int64)
+        self.since, self.used = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
 
     def fill(self, array: Array) -> None:
         """Holds all of a tensor that no layer makes."""
@@ -37,14 +52,19 @@ class Store:
     def write(self, box: Box, values: Array, done: int) -> None:
         """Some channels of a box, all with so many points."""
         place = self.place(box)
+        self.drop(place)
         self.values[(slice(len(values)), *place)] = values
         self.done[place] = done
+        self.begin(place)
 
     def copy(self, other: Store, box: Box) -> int:
         """A box of another store as it is there, absent elements too; gives how many elements were copied."""
         place = self.place(box)
         self.values[(slice(None), *place)] = other.values[(slice(None), *place)]
         self.done[place] = other.done[place]
+        self.begin(place)
+        if other.clock:
+            other.used[place] = other.clock.now
         return self.done[place].size
 
     def overlay(self, other: Store, box: Box) -> None:
@@ -52,23 +72,36 @@ class Store:
         place = self.place(box)
         is_there = other.done[place] > 0
         self.done[place][is_there] = other.done[place][is_there]
-        for own, theirs in zip(self.values, other.values, strict=True):
-            own[place][is_there] = theirs[place][is_there]
+        every = (slice(None), *place)
+        self.values[every] = np.where(is_there, other.values[every], self.values[every])
+        self.begin(place)
+
+    def begin(self, place: tuple[Any, ...]) -> None:
+        """Elements come, and are needed if somebody uses them later."""
+        if self.clock:
+            self.since[place] = self.clock.now
+            self.used[place] = self.clock.now - 1
 
     def keep(self, ranges: Iterable[tuple[Axis, tuple[int, int]]]) -> None:
         """Drops all elements but those in one of these ranges."""
-        kept = np.zeros(self.done.shape, bool)
+        gone = np.ones(self.done.shape, bool)
         for axis, (low, high) in ranges:
-            kept[self.place({axis: (low, max(low, high))})] = True
-        self.done[~kept] = 0
-        self.values[:, ~kept] = np.nan
+            gone[self.place({axis: (low, max(low, high))})] = False
+        self.drop(gone)
 
-    def place(self, box: Box) -> tuple[slice, ...]:
-        return tuple(slice(*box.get(axis, (0, axis.extent))) for axis in self.tensor.axes)
+    def drop(self, gone: Any) -> None:
+        """Elements by a mask or index."""
+        if self.clock:
+            was = (self.done[gone] > 0) & (self.used[gone] >= self.since[gone])
+            for times, sign in ((self.since[gone][was], 1), (self.used[gone][was] + 1, -1)):
+                for time, count in zip(*np.unique(times, return_counts=True), strict=True):
+                    self.clock.needed[int(time)] += sign * int(count) * self.tensor.element_bits
+        self.done[gone] = 0
+        self.values[(slice(None), *(gone if isinstance(gone, tuple) else (gone,)))] = np.nan
 
-    @property
-    def size_bits(self) -> int:
-        return int(np.count_nonzero(self.done)) * self.tensor.element_bits
+    def place(self, box: Box) -> tuple[Any, ...]:
+        """The index of a box; with an ellipsis, so that a tensor of one number is a place too."""
+        return (*(slice(*box.get(axis, (0, axis.extent))) for axis in self.tensor.axes), ...)
 
 
 class Tile:
@@ -77,7 +110,7 @@ class Tile:
     def __init__(self, store: Store, box: Box) -> None:
         place = store.place(box)
         self.values, self.done = store.values[(slice(None), *place)].copy(), store.done[place].copy()
-        self.starts, self.whole = [each.start for each in place], store.done.shape
+        self.starts, self.whole = [each.start for each in place[:-1]], store.done.shape
 
     def find(self, flat: Array) -> tuple[Array, Array]:
         """Which of these elements of the tensor lie here, and where: by the numbers that they have in the tile."""
