@@ -93,3 +93,9 @@ def transposed(net):
 
 
 KINDS = mlp, attention, conv_stack, residual, depthwise, pools, unet, dense, transposed
+
+
+def norm_alone(net):
+    """The residual network without its residual: the norm is the last to read the input."""
+    x = net.input(1, 20, 12)
+    return product(net, product(net, norm(net, x, (2,), rms=True), 40, "gelu"), 12)

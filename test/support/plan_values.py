@@ -49,3 +49,15 @@ def given(case):
 def value_of(case, value, arrays):
     found = view_array(case.views[value], arrays)
     return found.astype(numpy_type(g.tensor_of(value).element_type))
+
+
+def check_outputs(case, wanted, *, rtol=1e-3):
+    """The network's outputs are those of another witness; bytes those that are counted."""
+    run, counted = run_of(case), count(case.axes, case.plan)
+    assert (run.read_bytes, run.write_bytes) == (counted.read_bytes, counted.write_bytes)
+    assert run.sram_bytes <= counted.sram_bytes
+    arrays = given(case) | run.values
+    (output,) = (op for op in case.network.body.block.ops if isinstance(op, g.OutputOp))
+    for value, other in zip(output.operands, wanted, strict=True):
+        found = value_of(case, value, arrays)
+        np.testing.assert_allclose(found, other, rtol=rtol, atol=rtol * np.abs(other).max())
