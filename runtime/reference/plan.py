@@ -300,7 +300,8 @@ class _Part:
             self.machine.read(result, self.tile(result, rest).done.size)
         channels, shape = kind_of(self.layer).channels, self.points.shape
         store = self.machine.dram[result]
-        numbers = np.arange(store.done.size).reshape(store.done.shape)[store.place(self.box)].reshape(-1)
+        places = np.ix_(*(np.arange(*ends) for ends in self.box.values()))
+        numbers = np.ravel_multi_index(places, store.done.shape).reshape(-1) if places else np.zeros(1, np.int64)
         found = [self.found(result, numbers, channel) for channel in range(channels)]
         done = found[0][1]
         if done.min() != done.max() or not done.min():
@@ -331,9 +332,7 @@ class _Part:
             old = self.machine.tensors.get(resident.storage_of)
             for _, store in self.machine.active[old] if old is not None else ():
                 box = self.box if old is not None and old.axes == result.axes else {}
-                gone = np.zeros(store.done.shape, bool)
-                gone[store.place(box)] = True
-                store.drop(gone)
+                store.drop(store.place(box))
 
 
 def _of(kept: Kept, place: int, tensor: Tensor) -> list[tuple[Axis, Range]]:

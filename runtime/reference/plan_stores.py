@@ -16,6 +16,8 @@ from frustum.dialects.axes.network import Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.runtime.kernels import Array
 
+Range = tuple[int, int]
+
 
 def points_of(layer: Layer | None) -> int:
     """How many points make an element of a layer's result; 1 of what no layer makes."""
@@ -42,6 +44,8 @@ class Store:
         shape = [axis.extent for axis in tensor.axes]
         self.values = np.full((channels, *shape), np.nan)
         self.done = np.zeros(shape, np.int64)
+        self.hull: list[Range] | None = None
+        """A box around all elements that a store with a clock has."""
         self.since, self.used = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
 
     def fill(self, array: Array) -> None:
@@ -81,23 +85,38 @@ class Store:
         if self.clock:
             self.since[place] = self.clock.now
             self.used[place] = self.clock.now - 1
+            own = [(each.start, each.stop) for each in place[:-1]]
+            hull = own if self.hull is None else self.hull
+            self.hull = [(min(a, c), max(b, d)) for (a, b), (c, d) in zip(own, hull, strict=True)]
 
-    def keep(self, ranges: Iterable[tuple[Axis, tuple[int, int]]]) -> None:
+    def keep(self, ranges: Iterable[tuple[Axis, Range]]) -> None:
         """Drops all elements but those in one of these ranges."""
-        gone = np.ones(self.done.shape, bool)
+        if self.hull is None:
+            return
+        hull, kept = self.hull, list[list[Range]]()
+        place = (*(slice(*ends) for ends in hull), ...)
+        gone = np.ones(self.done[place].shape, bool)
         for axis, (low, high) in ranges:
-            gone[self.place({axis: (low, max(low, high))})] = False
-        self.drop(gone)
+            at = self.tensor.axes.index(axis)
+            own = [*hull[:at], (max(low, hull[at][0]), min(high, hull[at][1])), *hull[at + 1 :]]
+            if own[at][0] < own[at][1]:
+                gone[tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(own, hull, strict=True))] = False
+                kept.append(own)
+        self.drop(place, gone)
+        self.hull = [(min(a for a, _ in each), max(b for _, b in each)) for each in zip(*kept, strict=True)]
+        self.hull = self.hull if kept else None
 
-    def drop(self, gone: Any) -> None:
-        """Elements by a mask or index."""
+    def drop(self, place: tuple[Any, ...], gone: Array | None = None) -> None:
+        """Elements of a place: all, or by a mask."""
+        done, since, used = self.done[place], self.since[place], self.used[place]
+        gone = np.ones(done.shape, bool) if gone is None else gone
         if self.clock:
-            was = (self.done[gone] > 0) & (self.used[gone] >= self.since[gone])
-            for times, sign in ((self.since[gone][was], 1), (self.used[gone][was] + 1, -1)):
+            was = gone & (done > 0) & (used >= since)
+            for times, sign in ((since[was], 1), (used[was] + 1, -1)):
                 for time, count in zip(*np.unique(times, return_counts=True), strict=True):
                     self.clock.needed[int(time)] += sign * int(count) * self.tensor.element_bits
-        self.done[gone] = 0
-        self.values[(slice(None), *(gone if isinstance(gone, tuple) else (gone,)))] = np.nan
+        done[gone] = 0
+        self.values[(slice(None), *place)][:, gone] = np.nan
 
     def place(self, box: Box) -> tuple[Any, ...]:
         """The index of a box; with an ellipsis, so that a tensor of one number is a place too."""
