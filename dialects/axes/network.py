@@ -33,10 +33,12 @@ class Combine(StrEnum):
 
 @dataclass(frozen=True)
 class Operand:
-    """What a layer reads: pieces at positions of the layer's axes; `is_all`: every position of the layer needs all."""
+    """What a layer reads: pieces at positions of the layer's axes; `is_all`: every position of the layer needs all, and
+    the pieces are at positions of `dims`."""
 
     pieces: tuple[Piece, ...]
     is_all: bool = False
+    dims: tuple[Dim, ...] = ()
 
     def links(self) -> Iterator[tuple[Tensor, dict[Axis, Link | None]]]:
         """Of each piece the link of every axis of its tensor; None: all of that axis is needed."""

@@ -11,7 +11,8 @@ from typing import TypeAlias
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.check import ELEMENTS, Named, operands_of
+from frustum.dialects.plan.check import ELEMENTS, operands_of
+from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequence
 
 SLICE = 16
@@ -42,7 +43,7 @@ Place: TypeAlias = int | tuple[int, str]
 """A node or resident by its `id`, or a layer of a compute."""
 
 
-class Measured(Named):
+class Measured(Ranged):
     """A plan with the sizes of its buffers."""
 
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
@@ -50,21 +51,10 @@ class Measured(Named):
         self.counted = Counted()
         self.extents: dict[tuple[Place, Tensor], dict[Axis, int]] = {}
         """Of each node or residency, and tensor there, the most that is new in a pass along each axis."""
-        self.stays: dict[tuple[int, Tensor], tuple[Axis, int]] = {}
+        self.stays: dict[tuple[int, int, Tensor], tuple[Axis, int]] = {}
         """Of each rolling loop the most positions that stay from pass to pass."""
-        self.wholes: dict[tuple[int, Tensor], dict[Axis, int]] = defaultdict(dict)
+        self.wholes: dict[tuple[int, int, Tensor], dict[Axis, int]] = defaultdict(dict)
         """Of each loop the positions that all passes of it touch."""
-
-    def is_read_elsewhere(self, tensor: Tensor, inside: list[Layer]) -> bool:
-        return tensor.is_output or any(reader not in inside for reader in self.network.readers.get(tensor, []))
-
-    def own(self, node: Compute, held: Iterable[Tensor]) -> list[Tensor]:
-        """What layers of a compute hand each other, and nobody else wants."""
-        group = [self.layers[name] for name in node.layers]
-        return [
-            layer.result for layer in group
-            if not self.is_read_elsewhere(layer.result, group) and layer.result not in held
-        ]  # fmt: skip
 
 
 class Occupancy:
@@ -137,14 +127,14 @@ class Occupancy:
                     total += self.staying(loop, loops, child, (*held, *here))
                 return total
 
-    def beside(self, loop: Loop, loops: tuple[Loop, ...], place: Place, tensor: Tensor) -> int:
+    def beside(self, loop: Loop, loops: tuple[Loop, ...], place: int, tensor: Tensor) -> int:
         """Bytes of what stays of one tensor: loops inside this one leave the whole width of it."""
-        axis, stays = self.walk.stays.get((id(loop), tensor), (None, 0))
+        axis, stays = self.walk.stays.get((id(loop), place, tensor), (None, 0))
         extents = dict(self.walk.extents.get((place, tensor), {}))
         if axis is None or not extents:
             return 0
         for inner in loops[loops.index(loop) + 1 :]:
-            extents |= self.walk.wholes.get((id(inner), tensor), {})
+            extents |= self.walk.wholes.get((id(inner), place, tensor), {})
         extents[axis] = stays
         return extent_bytes(tensor, extents.values())
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,34 +13,44 @@ from frustum.dialects.axes.network import Ranges
 from frustum.dialects.axes.tensor import Tensor
 from frustum.runtime.kernels import Array
 
+Fetch = Callable[[Tensor, Array], Array]
+"""Elements of a tensor by their numbers in its dense form."""
+
 
 def gathered(
     pieces: Sequence[Piece],
     axes: Sequence[Axis],
-    arrays: Mapping[Tensor, Array],
+    arrays: Mapping[Tensor, Array] | Fetch,
     ranges: Ranges | None = None,
 ) -> Array:
-    """Elements at every position of these leaves, one dimension for each. `arrays`: whole tensors, in their dimensions.
+    """Elements at every position of these leaves, one dimension for each. `arrays`: whole tensors, in their dimensions,
+    or what gives their elements, as f64.
 
     Raises AssertionError where a position has no element, or two pieces have one.
     """
-    places = _places(axes, ranges or {})
+    places = places_of(axes, ranges or {})
     shape = tuple(stop - start for start, stop in ((ranges or {}).get(a, (0, a.extent)) for a in axes))
-    result = np.zeros(shape, np.result_type(*(arrays[piece.tensor].dtype for piece in pieces)))
+    if isinstance(arrays, Mapping):
+        whole = arrays
+        kind = np.result_type(*(whole[piece.tensor].dtype for piece in pieces))
+        fetch: Fetch = lambda tensor, flat: whole[tensor].reshape(-1)[flat]  # noqa: E731
+    else:
+        fetch, kind = arrays, np.dtype(np.float64)
+    result = np.zeros(shape, kind)
     elements, is_known = np.zeros(shape, np.int64), np.zeros(shape, bool)
     for piece in pieces:
         open_, value = np.ones(shape, bool), np.zeros(shape, result.dtype)
         mine = np.ones(shape, bool)
         for guard in piece.guards:
-            position = _position(guard.position, places)
-            outside = open_ & ~((position >= guard.start) & (position < guard.stop))
+            at = position(guard.position, places)
+            outside = open_ & ~((at >= guard.start) & (at < guard.stop))
             if guard.fill is None:
                 mine &= ~outside
             else:
                 value[outside] = guard.fill
             open_ &= ~outside
-        flat = _flat(piece, places)
-        value[open_] = arrays[piece.tensor].reshape(-1)[np.broadcast_to(flat, shape)[open_]]
+        if open_.any():
+            value[open_] = fetch(piece.tensor, np.broadcast_to(_flat(piece, places), shape)[open_])
         result[mine] = value[mine]
         elements += mine & open_
         is_known |= mine
@@ -48,16 +58,25 @@ def gathered(
     return result
 
 
+def axes_of(pieces: Sequence[Piece], axes: Sequence[Axis]) -> list[Axis]:
+    """Those of the axes on which it depends what is read."""
+    positions = [p for piece in pieces for _, p in piece.index]
+    positions += [guard.position for piece in pieces for guard in piece.guards]
+    moving = {axis for each in positions for axis, _ in each.refined().terms}
+    return [axis for axis in axes if axis in moving]
+
+
 def _flat(piece: Piece, places: Mapping[Axis, Array]) -> Array:
     """Numbers of elements in the dense tensor."""
     steps, index = weights(piece.tensor.axes), dict(piece.index)
     total: Array = np.asarray(0)
-    for axis, position in index.items():
-        total = total + steps[axis.leaves[-1]] * _position(position, places)
+    for axis, own in index.items():
+        total = total + steps[axis.leaves[-1]] * position(own, places)
     return total
 
 
-def _places(axes: Sequence[Axis], ranges: Ranges) -> dict[Axis, Array]:
+def places_of(axes: Sequence[Axis], ranges: Ranges) -> dict[Axis, Array]:
+    """The positions of each axis, as a dimension of its own."""
     found = {}
     for k, axis in enumerate(axes):
         start, stop = ranges.get(axis, (0, axis.extent))
@@ -65,15 +84,16 @@ def _places(axes: Sequence[Axis], ranges: Ranges) -> dict[Axis, Array]:
     return found
 
 
-def _position(position: Affine, places: Mapping[Axis, Array]) -> Array:
-    total: Array = np.asarray(position.offset)
-    for axis, coefficient in position.refined().terms:
+def position(affine: Affine, places: Mapping[Axis, Array]) -> Array:
+    """Where an affine position is at all places of the axes."""
+    total: Array = np.asarray(affine.offset)
+    for axis, coefficient in affine.refined().terms:
         total = total + coefficient * places[axis]
-    total = total // position.divisor
-    last = position.extent - 1
-    match position.bend:
+    total = total // affine.divisor
+    last = affine.extent - 1
+    match affine.bend:
         case "wrap":
-            return total % position.extent
+            return total % affine.extent
         case "edge":
             return np.clip(total, 0, last)
         case "reflect":

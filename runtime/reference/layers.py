@@ -283,10 +283,10 @@ def evaluated(op: Operation, operands: Sequence[Array]) -> Array:
     scales = getattr(op, "scales", None)
     if scales is not None and not _is_product(op):
         reals = (kernels.integer.dequantize(q, *s.data) for q, s in zip(operands, scales, strict=False))
-        computed = _activated_op(op, OPERATIONS[type(op)](op, *reals))
+        computed = activated_op(op, OPERATIONS[type(op)](op, *reals))
         computed = quantized(computed, scales[-1], op.results[0])
     else:
-        computed = _activated_op(op, OPERATIONS[type(op)](op, *operands))
+        computed = activated_op(op, OPERATIONS[type(op)](op, *operands))
     assert computed.shape == type_.get_shape(), f"{op}: computed {computed.shape}"
     return narrow(computed, numpy_type(type_.element_type))
 
@@ -307,7 +307,7 @@ FLOATS: dict[type[Attribute], np.dtype[Any]] = {
 }
 
 
-def _activated_op(op: Operation, x: Array) -> Array:
+def activated_op(op: Operation, x: Array) -> Array:
     """`x` after the operation's activation; products of integers have applied theirs."""
     act = getattr(op, "act", None)
     if act is None or isinstance(op, graph.UnaryOp) or getattr(op, "zeros", None) is not None:
@@ -371,7 +371,7 @@ def _product(
     )
     bias, multiplier = (None if each is None else each[column] for each in (bias, multiplier))
     if op.zeros is not None:
-        return _finished_op(op, sums(op.zeros[0], w_zero), (bias, multiplier, residual), x.dtype)
+        return finished_op(op, sums(op.zeros[0], w_zero), (bias, multiplier, residual), x.dtype)
     result = reals()
     for added in (bias, residual):
         if added is not None:
@@ -379,7 +379,7 @@ def _product(
     return result
 
 
-def _finished_op(
+def finished_op(
     op: graph.ConvOp | graph.MatmulOp, acc: Array, extras: Sequence[Array | None], dtype: np.dtype[Any]
 ) -> Array:
     """The accumulators of products of integers as the operation's result."""

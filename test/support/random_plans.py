@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from frustum.dialects.axes.classes import classes_of, links_of, why_not
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.graph import networks_of
-from frustum.dialects.graph.axes import read_network
-from frustum.dialects.plan.check import ELEMENTS, ENGINES, MEMORIES, operands_of
+from frustum.dialects.graph.axes import read_with_views
+from frustum.dialects.plan.check import ELEMENTS, ENGINES, MEMORIES, PlanError, check_plan, operands_of
 from frustum.dialects.plan.renaming import renamed
 from frustum.dialects.plan.text import plan_text
 from frustum.dialects.plan.tree import (
@@ -45,7 +45,7 @@ class Planned:
     def __init__(self, drawn, plan=None):
         self.module, self.inputs = drawn.module, drawn.inputs
         (self.network,) = networks_of(drawn.module)
-        self.axes = read_network(self.network)
+        self.axes, self.views = read_with_views(self.network)
         self.plan = plan
 
     def __repr__(self):
@@ -72,7 +72,30 @@ def planned(draw, most=MOST_LAYERS, kinds=None, depth=3):
 @st.composite
 def plans(draw, axes: AxisNetwork, depth=3):
     """A legal plan of a network."""
-    return _Planner(draw, axes).node(list(axes.layers), depth, frozenset(), ())
+    return _apart(axes, _Planner(draw, axes).node(list(axes.layers), depth, frozenset(), ()))
+
+
+def _apart(axes, plan):
+    """The plan without the shares of storage that a loop around them forbids."""
+    while True:
+        try:
+            check_plan(axes, plan)
+            return plan
+        except PlanError as problem:
+            if "a later pass over" not in str(problem):
+                raise
+            plan = _replaced(plan, problem.node)
+
+
+def _replaced(node, resident):
+    match node:
+        case Loop():
+            return replace(node, body=_replaced(node.body, resident))
+        case Sequence():
+            residents = tuple(replace(r, storage_of="") if r is resident else r for r in node.residents)
+            children = tuple(_replaced(child, resident) for child in node.children)
+            return replace(node, children=children, residents=residents)
+    return node
 
 
 class _Planner:

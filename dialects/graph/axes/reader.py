@@ -42,6 +42,11 @@ def reads(op: type[Operation]) -> Callable[[R], R]:
 
 def read_network(network: g.NetworkOp) -> AxisNetwork:
     """The network's layers in its order, with the tensors between them."""
+    return read_with_views(network)[0]
+
+
+def read_with_views(network: g.NetworkOp) -> tuple[AxisNetwork, dict[SSAValue, View]]:
+    """The same, and where the elements of every value lie."""
     reader = Reader()
     for name, argument in zip(network.inputs, network.body.block.args, strict=True):
         reader.views[argument] = reader.root(name, argument, Kind.INPUT)
@@ -53,7 +58,7 @@ def read_network(network: g.NetworkOp) -> AxisNetwork:
         elif not isinstance(op, g.WeightOp):
             reader.read(op)
     reader.name_apart()
-    return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors)
+    return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors), reader.views
 
 
 class Reader:
@@ -135,7 +140,8 @@ class Reader:
         """A layer that needs all of its operands."""
         name = self.name(op, "")
         found = self.root(name, op.results[0], Kind.INTERMEDIATE)
-        read = tuple(Operand(self.view(value).pieces, is_all=True) for value in op.operands)
+        views = map(self.view, op.operands)
+        read = tuple(Operand(view.pieces, is_all=True, dims=view.dims) for view in views)
         self.layers.append(Layer(name, "", found.pieces[0].tensor, read, {}, passes=1, source=op))
         return found
 
