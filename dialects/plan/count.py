@@ -57,7 +57,7 @@ class _Walk(Ranged):
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
         super().__init__(network, plan)
         self.counted = Counted()
-        self.extents: dict[tuple[int, Tensor], dict[Axis, int]] = {}
+        self.extents: dict[tuple[int | tuple[int, str], Tensor], dict[Axis, int]] = {}
         """Of each node or residency, and tensor there, the most that is new in a pass along each axis."""
         self.stays: dict[tuple[int, int, Tensor], tuple[Axis, int]] = {}
         """Of each rolling loop the most positions that stay from pass to pass."""
@@ -139,7 +139,7 @@ class _Walk(Ranged):
                     if tensor is layer.result:
                         self._note(id(node), tensor, box)
                 elif held.get(tensor) != () and not is_empty(rest := without(box, held.get(tensor, ()))):
-                    self._note((id(node), name), tensor, rest)  # type: ignore[arg-type]
+                    self._note((id(node), name), tensor, rest)
                     self.move(layer, span, tensor, rest)
 
     def move(self, layer: Layer, span: Box, tensor: Tensor, box: Box) -> None:
@@ -149,7 +149,7 @@ class _Walk(Ranged):
         self.counted.write_bytes += size if is_made else 0
         self.counted.read_bytes += size if not is_made or self.continues(layer, span) else 0
 
-    def _note(self, place: int, tensor: Tensor, box: Box) -> None:
+    def _note(self, place: int | tuple[int, str], tensor: Tensor, box: Box) -> None:
         most = self.extents.setdefault((place, tensor), {})
         for axis, (low, high) in box.items():
             most[axis] = max(most.get(axis, 0), high - low)
@@ -252,7 +252,7 @@ class _Occupancy:
         """Bytes of slices along the one axis that takes the fewest; what has not the axis lies there whole."""
         moved = {
             tensor: extents for tensor in dict.fromkeys((*operands_of(layer), layer.result))
-            if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))  # type: ignore[call-overload]
+            if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))
         }  # fmt: skip
         links = {tensor: _plain_links(layer, tensor) for tensor in moved}
         ways = []
