@@ -122,15 +122,15 @@ class Ranged(Named):
             self._places[id(node)] = list(self.places(node.body))
         touched = _Touched(self, passes)
         for place, tensor, users in self._places[id(node)]:
-            found = {}
+            found = dict[Axis, tuple[list[Range | None], list[Range | None]]]()
             for axis in (axis for axis in tensor.axes if self.changes(group, users, tensor, axis)):
                 made, read = zip(*(touched.along(users, tensor, axis, k) for k in range(len(passes))), strict=True)
-                found[axis] = [own or seen for own, seen in zip(made, read, strict=True)], list(read)
+                found[axis] = [own or other for own, other in zip(made, read, strict=True)], list(read)
             # a row in two axes rolls along the outer one where all passes have the same of the inner one
             changing = [axis for axis, (has, _) in found.items() if len({own for own in has if own}) > 1]
-            for axis, (has, read) in found.items():
+            for axis, (has, seen) in found.items():
                 is_rolling = node.halo is Halo.ROLLING and changing in ([], [axis])
-                rolls = zip(*_rolls(has, read), strict=True) if is_rolling else ([], [])
+                rolls = zip(*_rolls(has, seen), strict=True) if is_rolling else ([], [])
                 new, stays = (list(each) for each in rolls)
                 yield Moving(place, tensor, axis, has, new, stays)
 
