@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 CODE   := dialects passes backend runtime
 # The first reading of the house, and the last commit before it was rebuilt.
 MEASURES ?= 3eb923d 1905298
-# Of processor time, for all quick tests: 4 minutes on 2 cores, less what it takes to find them.
+# Of processor time, for all quick tests and all slow ones: 4 and 15 minutes on 2 cores, less what it takes to find them.
 QUICK_SECONDS := 400
+SLOW_SECONDS  := 1700
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
@@ -19,13 +20,13 @@ run: $(VENV)/installed ## Compile ResNet-50, run it on the emulated machine, com
 	$(BIN)/frustum run zoo:resnet50 --check
 
 # Where nothing may write bytecode, as in many containers, every worker would compile all tests anew, for a minute.
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+test test-slow soak: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/installed-test ## Run the quick tests, before each commit (pytest; the .mlir files of lit are among them)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow" --most-seconds $(QUICK_SECONDS) $(PYTEST_ARGS)
 
-test-slow: $(VENV)/installed-test ## Run all other tests
-	$(BIN)/python -m pytest -n auto --dist worksteal -m slow $(PYTEST_ARGS)
+test-slow: $(VENV)/installed-test ## Run the slow tests (with `make test` and `make check` what a change has to pass)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "slow and not soak" --hypothesis-profile=slow --most-seconds $(SLOW_SECONDS) $(PYTEST_ARGS)
 
 check: $(VENV)/installed-dev ## Run the linter, the type checkers and the import contracts
 	$(BIN)/ruff check
@@ -42,7 +43,8 @@ bench: $(VENV)/installed ## Measure whole runs (BENCH_ARGS="resnet50 --runs 1" f
 conformance: $(VENV)/installed-test ## Run the ONNX backend suite, all 2033 cases, and write docs/conformance.md
 	$(BIN)/python benchmarks/conformance.py --docs $(CONFORMANCE_ARGS)
 
-soak: $(VENV)/installed-test ## Run the wide comparisons, an hour (SOAK=test: all tests with 40 times the random examples)
+soak: $(VENV)/installed-test ## Run the tests that are left and the wide comparisons, two hours (SOAK=test: all tests with 40 times the random examples)
+	$(if $(filter file,$(origin SOAK)),$(BIN)/python -m pytest -n auto --dist worksteal -m soak $(PYTEST_ARGS))
 	$(BIN)/python -m pytest -n auto -rP --hypothesis-profile=soak $(PYTEST_ARGS) $(SOAK)
 
 measures: $(VENV)/bin/python ## Print the measures of the source, now and at some commits (MEASURES="v1 v2": at others)

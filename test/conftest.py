@@ -1,5 +1,6 @@
 """Makes every .mlir file with RUN lines a test of pytest too, so that one command runs and counts everything."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# `make test` gives the same verdict every time; `make soak` looks further, at other examples each time.
+# `make test` and `make test-slow`, whose examples are dearer, give the same verdict every time; `make soak` looks
+# further, at other examples each time.
 settings.register_profile("test", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("slow", settings.get_profile("test"), max_examples=12)
 settings.register_profile("soak", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile("test")
 
@@ -48,6 +51,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     keep_some(items)
     config.stash[COLLECTED] = {item.nodeid: frozenset(mark.name for mark in item.iter_markers()) for item in items}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """9,000 tests, and all that they import, stay to the end: garbage is not looked for among them, and else rarely."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 5)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "LitFile | None":

@@ -1,4 +1,4 @@
-"""`make test` and `make test-slow`: together all tests, no test in both, and quick ones in every folder."""
+"""`make test`, `make test-slow` and `make soak`: together all tests, none in two, and quick ones in every folder."""
 
 import re
 from collections.abc import Mapping
@@ -9,8 +9,9 @@ from _pytest.mark.expression import Expression
 from quick_tests import COLLECTED
 
 ROOT = Path(__file__).resolve().parents[1]
-LEAST_TESTS = 8010
-"""So many there were when the commands parted (models beside the clone add some)."""
+LEAST_TESTS, LEAST_IN_ALL = 8010, 8960
+"""So many the first two run, as when they parted, and all three (models beside the clone add some)."""
+TARGETS = ("test", "test-slow", "soak")
 LEAVES_OUT = r"\s(-k|--ignore\S*|--deselect|--lf|--last-failed|-x)\b"
 
 
@@ -37,22 +38,26 @@ def is_test(path: Path) -> bool:
     return bool(re.fullmatch(r"test_.*\.py", path.name)) or (path.suffix == ".mlir" and "RUN:" in path.read_text())
 
 
-def test_each_test_is_in_one_of_the_two(collected):
-    wanted = [re.search(r" pytest .*-m (\"[^\"]+\"|\S+)", recipe(target)) for target in ("test", "test-slow")]
-    expressions = [Expression.compile(found[1].strip('"')) for found in wanted if found]
-    assert len(expressions) == 2
+def runs(target, markers):
+    """Whether a command runs a test with these markers."""
+    found = re.search(r" pytest .*-m (\"[^\"]+\"|\S+)", recipe(target))
+    assert found is not None
+    return Expression.compile(found[1].strip('"')).evaluate(lambda word, **_: word in markers)
+
+
+def test_each_test_is_in_one_of_the_three(collected):
     for name, markers in collected.items():
-        runs = [each.evaluate(lambda word, markers=markers, **_: word in markers) for each in expressions]
-        assert sum(runs) == 1, name
+        assert sum(runs(target, markers) for target in TARGETS) == 1, name
 
 
-@pytest.mark.parametrize("target", ["test", "test-slow"])
+@pytest.mark.parametrize("target", TARGETS)
 def test_neither_leaves_anything_else_out(target):
     assert not re.search(LEAVES_OUT, recipe(target))
 
 
 def test_none_vanished(collected):
-    assert len(collected) >= LEAST_TESTS
+    assert len(collected) >= LEAST_IN_ALL
+    assert sum(not runs("soak", markers) for markers in collected.values()) >= LEAST_TESTS
 
 
 def test_every_folder_has_quick_tests(collected):

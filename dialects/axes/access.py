@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.axis import Axis, Dim, extent_of, weights
 from frustum.dialects.axes.tensor import Tensor
 
+Ints = NDArray[np.int64]
 Bend = Literal["", "wrap", "edge", "reflect"]
 """Where a position beyond [0, extent) lies: nowhere; at the other end; at the nearest end; mirrored at it."""
 
@@ -114,8 +115,7 @@ class Affine:
             return low, high + 1
         if isinstance(low, int):
             return _bent(self.bend, self.extent, low, high)
-        bent = np.frompyfunc(lambda a, b: _bent(self.bend, self.extent, a, b), 2, 2)
-        return tuple(each.astype(np.int64) for each in bent(low, high))
+        return _all_bent(self.bend, self.extent, low, high)  # type: ignore[return-value]
 
     def seen(self, extent: int) -> NDArray[np.bool_]:
         """Which positions of [0, extent) there are."""
@@ -146,6 +146,22 @@ def _bent(bend: Bend, extent: int, low: int, high: int) -> tuple[int, int]:
     mirrored = [abs(p) if p < 0 else 2 * last - p for p in (low, high) if not 0 <= p <= last]
     inside = [min(max(p, 0), last) for p in (low, high)]
     return min(*mirrored, *inside), max(*mirrored, *inside) + 1
+
+
+def _all_bent(bend: Bend, extent: int, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """`_bent` of arrays."""
+    last = extent - 1
+    if bend == "edge":
+        return np.clip(low, 0, last), np.clip(high, 0, last) + 1
+    if bend == "wrap":
+        turn = low // extent
+        is_in_one = high // extent == turn
+        return np.where(is_in_one, low - turn * extent, 0), np.where(is_in_one, high - turn * extent + 1, extent)
+    inside = [np.clip(p, 0, last) for p in (low, high)]
+    mirrored = [
+        np.where(p < 0, -p, np.where(p > last, 2 * last - p, q)) for p, q in zip((low, high), inside, strict=True)
+    ]
+    return np.minimum.reduce([*mirrored, *inside]), np.maximum.reduce([*mirrored, *inside]) + 1
 
 
 def _parts(axes: Dim, position: Affine, own: Mapping[Axis, int]) -> list[tuple[Affine | None, int]]:

@@ -78,6 +78,7 @@ def moved(program):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("cores", "size"), [(4, 14), (16, 14), (16, 20)])
 def test_weights_go_to_the_cores_before_they_store_and_right(cores, size, eager):
     module, inputs = lowered(machine_of(cores), lambda: wide(size=size))

@@ -85,6 +85,7 @@ def code_of_one_layer():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("change", [{"dram_bytes": 16 << 10}, {"code_bytes": None}])
 def test_what_does_not_fit_is_cut_again_and_the_result_is_right(change):
     small = smaller("edge", **{name: value or code_of_one_layer() + 64 for name, value in change.items()})
@@ -127,6 +128,7 @@ def test_outputs_alone_are_not_cut_again():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_fused_again_it_gives_the_same(strategy):
     module, inputs = chain(6, outputs=(0, 1, 2, 3, 4))
@@ -149,7 +151,7 @@ def test_a_candidate_that_does_not_fit_stays_apart():
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 3)
 @given(branching(), st.sampled_from(["tiny", "edge"]), st.sampled_from(POLICIES), st.sampled_from([None, *STRATEGIES]))
 def test_chains_give_what_the_network_gives(drawn, target_name, policy, strategy):
     refusal = Refusal(strategy, Limits(nodes=(0, 3))) if strategy else None
@@ -166,7 +168,7 @@ def test_chains_give_what_the_network_gives(drawn, target_name, policy, strategy
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=settings().max_examples // 3)
 @given(branching(), st.sampled_from([3, 4, 6, 8]), st.sampled_from(POLICIES), st.sampled_from([None, *STRATEGIES]))
 def test_too_little_dram_gives_the_same_or_names_a_layer(drawn, kibibytes, policy, strategy):
     small = smaller("edge", dram_bytes=kibibytes << 10)
@@ -282,7 +284,7 @@ def sum_of_costs(found):
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 4)
 @given(branching(), st.sampled_from(["tiny", "edge"]))
 def test_auto_never_costs_more_than_never_nor_more_memory(drawn, target_name):
     machine = target(target_name)

@@ -51,6 +51,7 @@ def with_memory(machine, wram_bytes):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("cores", [1, 4, 16])
 def test_late_weights_are_loaded_early_and_right(cores):
     module, inputs = late_weights()

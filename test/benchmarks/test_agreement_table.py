@@ -30,6 +30,7 @@ def test_open_dimensions_are_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_is_a_row(tmp_path: Path) -> None:
     onnx.save(onnx_models.network(), tmp_path / "c.onnx")
     (job,) = agreement.jobs_in(tmp_path)

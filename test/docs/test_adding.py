@@ -156,6 +156,7 @@ def network(relus: int) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=5)
 @pytest.mark.parametrize("name", RECIPES)
 def test_least_example_works(changed, name):
     for command, expected in PROOF.findall(RECIPES[name]):

@@ -17,6 +17,7 @@ def test_all_notebooks_are_known():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(importlib.util.find_spec("marimo") is None, reason="marimo is not installed (the extra `docs`)")
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs(name, tmp_path):

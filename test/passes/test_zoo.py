@@ -42,6 +42,7 @@ def run(model, inputs, keep=()):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize("name", ZOO)
 def test_activations_keep_unit_variance_and_classes_differ(name):
     model = zoo_model(name)

@@ -95,6 +95,7 @@ def is_noticed(made, inputs, expected, way):
     return any((found[name] != array).any() for name, array in expected.items())
 
 
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize("most_bytes", [0, 56])
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_every_entry_byte_that_changes_is_noticed(element, most_bytes):

@@ -126,7 +126,7 @@ def check(report, target, choices, *executables):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(COMPILED, st.sampled_from(MODES))
 def test_reports_of_random_networks_add_up(case, mode):
     made = compiled(case)
@@ -149,6 +149,7 @@ def untimed(units):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("placement", [None, "0,1"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_report_with_pieces_on_the_host_and_on_several_chips_adds_up(mode, placement):

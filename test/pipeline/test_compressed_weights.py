@@ -24,6 +24,8 @@ from frustum.passes.weights import store_of, used_keys
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 
+SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
 
 def prune(module, share=0.9):
     """Set this share of the weights to 0."""
@@ -86,6 +88,7 @@ WAYS = [*product(["default"], CODECS), ("tiny", "auto"), ("edge", "auto"), ("man
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize(("target", "codec"), WAYS)
 @pytest.mark.parametrize("network", [integers, integers_in_groups, products], ids=lambda n: n.__name__)
 def test_integers(network, target, codec):
@@ -106,6 +109,7 @@ def floats():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("target", ["default", "edge"])
 def test_floats(target, dtype):
@@ -116,7 +120,7 @@ def test_floats(target, dtype):
 
 
 @pytest.mark.slow
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=settings().max_examples // 6, suppress_health_check=SLOW_DRAWS)
 @given(networks(), st.sampled_from(["tiny", "default", "manycore"]), st.sampled_from(["f32", "f16"]))
 def test_random_networks(network, target, dtype):
     prune(network.module, 0.95)

@@ -61,6 +61,7 @@ KEPT = [
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize(("args", "kept"), KEPT)
 def test_weights_that_sram_has_no_room_for_wait_in_the_cores(args, kept):
     modules, inputs = compiled(*args)
@@ -138,6 +139,7 @@ def compiled_of_one(optimise):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_of_one_image_where_bytes_are_to_be_few():
     """Its rows pass several times, but all weights are read once; a plan for time moves more."""
     modules, inputs = compiled_of_one("bytes")

@@ -64,6 +64,7 @@ def dealt(build, extent, channels):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=10)
 @pytest.mark.parametrize("channels", [4, 2, 1])
 @pytest.mark.parametrize("name", LAYERS)
 def test_cores_add_their_sums(name, channels):

@@ -64,6 +64,7 @@ def both(module, inputs, place, dtype="f32"):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=8)
 @given(
     st.data(), WINDOWS, st.integers(2, 19), st.sampled_from([("edge", "f32"), ("tiny", "f32"), ("default", "f16")]),
@@ -82,6 +83,7 @@ def test_floats_are_those_of_the_matrix_unit(data, windows, channels, way):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=8)
 @given(
     st.data(), WINDOWS.filter(lambda each: each["kernel"][0] == each["kernel"][1]), st.integers(2, 19),

@@ -34,9 +34,10 @@ VARIANTS = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("feeds", [False, True])
-@settings(max_examples=12)
+@settings(max_examples=settings().max_examples // 6)
 @given(data=st.data())
 def test_every_pass_keeps_what_is_not_ours(feeds, data):
+    """500 in test/soak/soak_foreign.py."""
     mixed = data.draw(mixed_modules(3, feeds))
     for policy in POLICIES:
         check_all(mixed, policy, data.draw(st.sampled_from(VARIANTS)))

@@ -124,6 +124,7 @@ def test_a_rolling_unit_moves_every_byte_once(network, rows):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("target", ["edge", "default"])
 @pytest.mark.parametrize("network", WIDTHS, ids=lambda n: n.__name__)
 def test_rings_go_on_over_images_and_column_strips(network, target):

@@ -41,6 +41,7 @@ def matrix_cycles(machine):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=5)
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name in NAMES for way in WAYS[:2]])
 def test_detailed_runs_agree_with_fast_ones_and_their_counts(name, way):
     module, inputs = network(name)
@@ -66,6 +67,7 @@ def test_detailed_runs_agree_with_fast_ones_and_their_counts(name, way):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
 def test_integers_through_the_line_buffer_give_the_same_bits(dtype):
     """Zero points of inputs and weights, a border, strides, groups, a residual; all out of the same lines."""

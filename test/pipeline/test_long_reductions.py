@@ -56,6 +56,7 @@ def test_a_row_that_is_masked_altogether_is_zero(dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_softmax_that_no_core_holds_runs_on_the_device(axis, dtype):
@@ -82,6 +83,7 @@ kept in SRAM (12 times all that must be moved before, 2.5 times now)."""
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("kind", "extent", "attributes", "times"), SHARED)
 def test_clusters_share_what_none_of_them_holds(kind, extent, attributes, times):
     """What is reduced together is more than a cluster's SRAM, and all but in the last case more than that of all

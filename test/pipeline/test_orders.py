@@ -51,6 +51,7 @@ SMALL = [("4x4", cores) for cores in CORES] + [("3x5", 16), ("8x8", 1)]
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=16)
 @pytest.mark.parametrize(("grid", "cores"), SMALL)
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_gives_the_same_numbers(order, grid, cores):

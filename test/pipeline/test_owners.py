@@ -41,6 +41,7 @@ def reported(cores, order, borders="exchange"):
     return frustum.run(made, inputs, mode="timing").report
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("cores", "order"), [
     *((16, order) for order in ORDERS), (1, "bands{direction=right-left}"), (1, "bands{bands=2,direction=bottom-up}"),
     (1, "mirrored"), (16, "row-major{owners=cores}"), (16, "bands{direction=left-right,owners=cores}"),
@@ -55,6 +56,7 @@ def test_no_order_moves_more_or_computes_twice(cores, order):
     assert owners == {"cores"} if "cores" in order else owners <= {"clusters", "cores"}
 
 
+@pytest.mark.soak
 def test_the_best_order_is_nearly_as_fast_as_none():
     fastest = min(reported(16, order)["cycles"]["total"] for order in ORDERS[:2])
     alike = reported(16, None)
@@ -63,6 +65,7 @@ def test_the_best_order_is_nearly_as_fast_as_none():
     assert fastest <= BEST_AGAIN * reported(16, None, None)["cycles"]["total"]
 
 
+@pytest.mark.soak
 def test_four_cores_have_frustums_of_their_own():
     """The picture of the technique: on `units4` each core has a strip of every map of vgg5, which no other makes."""
     options = {"dtype": "int8", "split": "never", "compress_weights": "none"}

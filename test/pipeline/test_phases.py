@@ -43,6 +43,7 @@ def down(net):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("way", ["default optimal f32", "edge optimal f16", "tiny greedy f32", "tiny none f32"])
 @pytest.mark.parametrize("build", [between, beside, down], ids=lambda build: build.__name__)
 def test_every_level_agrees(build, way):

@@ -19,10 +19,11 @@ CHUNKS, EACH = 4, 5
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_few_of_each_family(family):
-    check_cases(family, range(2))
+    check_cases(family, range(1))
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family, chunk):

@@ -25,8 +25,6 @@ WAYS = st.tuples(
     st.sampled_from(["f32", "f32", "bf16", "f16"]),
 )
 
-MOST = max(200, settings().max_examples)
-
 
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -44,7 +42,7 @@ def test_stops_of_random_networks_agree(network, way):
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=list(HealthCheck), max_examples=MOST)
+@settings(suppress_health_check=list(HealthCheck), max_examples=2 * settings().max_examples)
 @given(networks(3, GRAPHS), ALL_WAYS)
 def test_random_graphs_of_all_layers_agree_on_any_machine(network, way):
     """Attention, normalisations, products of maps, moves; 3,000 in test/soak/soak_graphs.py."""

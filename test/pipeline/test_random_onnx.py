@@ -14,6 +14,7 @@ SEEDS = range(40)
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=16)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_files_give_what_onnxruntime_gives(seed):
     assert difference_of(seed) == ""

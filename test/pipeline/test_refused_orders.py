@@ -57,6 +57,7 @@ def moved(clusters, kib, policy, order, borders, optimise="time"):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("policy", ["optimal", "greedy", "pyramid"])
 @pytest.mark.parametrize(("clusters", "kib"), [(4, 16), (1, 16)])
 def test_no_order_moves_maps_of_a_group_through_dram(clusters, kib, policy):

@@ -21,6 +21,8 @@ from frustum.passes.lower.share_weights import ShareWeights
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 
+SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
 
 def shared(lowered, codec=None):
     """A copy of a module at stop `lowered` with shared weights, compressed before if there is a codec."""
@@ -82,7 +84,7 @@ def test_four_clusters_hold_weights_once(codec):
 
 
 @pytest.mark.slow
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=settings().max_examples // 6, suppress_health_check=SLOW_DRAWS)
 @given(networks(), st.sampled_from(["default", "manycore"]), st.sampled_from(["f32", "f16"]))
 def test_random_networks(network, target, dtype):
     lowered = held(network.module, target, Choices(dtype=dtype))

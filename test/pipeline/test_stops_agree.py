@@ -30,6 +30,7 @@ WAYS = [
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=140)
 @pytest.mark.parametrize("way", WAYS, ids="-".join)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_stops_agree(name, way):
@@ -53,6 +54,7 @@ def test_every_stop_runs():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=8)
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, "f32") for name in NETWORKS), ("inception", "bf16"), ("products", "f16")]
 )

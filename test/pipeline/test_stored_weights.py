@@ -174,6 +174,7 @@ def test_layers_on_several_clusters(name, target):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("options", [
     {"weights": "shared"}, {"compress_weights": "huffman"}, {"compress_weights": "zero"}, {"policy": "none"},
     {"order": "row-major"}, {"borders": "exchange"},
@@ -184,6 +185,7 @@ def test_options(options):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("target", ["edge", "default"])
 def test_more_inputs_than_sram_holds(target):
     graph = product("int4", 1, 12000, 512, block=32)
@@ -221,6 +223,7 @@ def test_a_product_moves_what_the_file_has(target):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("target", ["edge", "default"])
 @pytest.mark.parametrize("rows, element, kind, zeros", [
     (16, "f16", "int4", False), (1, "f16", "uint4", True), (1, "f32", "int4", False), (16, "f32", "uint4", True),

@@ -88,6 +88,7 @@ def chain(name):
     return net.module(CHAINS[name](net))[0]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("target", ["default", "edge"])
 @pytest.mark.parametrize(
     ("name", "fused"),

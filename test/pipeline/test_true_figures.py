@@ -129,23 +129,35 @@ def compulsory_of(model, dtype="f16", target="edge"):
     return maps + sum(raw for raw, *_ in facts["weights"].values())
 
 
-def blocks():
-    sys.path.insert(0, str(OTHERS / "bench"))
+def others(folder):
+    """Networks in a folder; pytest skips where there are none."""
+    return [pytest.param(path, id=path.stem) for path in sorted((OTHERS / folder).glob("*.onnx"))]
+
+
+def scripts():
+    """The scripts that write these networks."""
+    if str(OTHERS / "bench") not in sys.path:
+        sys.path.insert(0, str(OTHERS / "bench"))
     import make_blocks
-
-    return {path.stem: make_blocks.fill(path) for path in sorted((OTHERS / "bench" / "blocks").glob("*.onnx"))}
-
-
-def causes(folder):
-    sys.path.insert(0, str(OTHERS / "bench"))
     import make_causes
 
-    for name in make_causes.CASES:
-        make_causes.save(folder, name)
-        yield name, onnx.load(next(folder.glob(f"{name}*.onnx")))
+    return make_blocks, make_causes
+
+
+CAUSES = list(scripts()[1].CASES) if (OTHERS / "bench").is_dir() else []
+
+
+def block(path):
+    return scripts()[0].fill(path)
+
+
+def cause(name, folder):
+    scripts()[1].save(folder, name)
+    return onnx.load(next(folder.glob(f"{name}*.onnx")))
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("name", ZOO)
 def test_compulsory_bytes_of_networks_are_those_of_the_file(name):
     model = zoo_model(name)
@@ -155,27 +167,57 @@ def test_compulsory_bytes_of_networks_are_those_of_the_file(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_bounds_of_networks_hold(name):
-    report = check_bounds(f"zoo:{name}", "default", [{"policy": "pyramid"}], dtype="f16")
-    assert report["dram"]["compulsory_bytes"] == compulsory_of(zoo_model(name), target="default")
+    report = check_bounds(f"zoo:{name}", "default", [], dtype="f16")
+    model = zoo_model(name)
+    assert report["dram"]["compulsory_bytes"] == compulsory_of(model, target="default")
+    assert report["dram"]["compulsory_bytes"] == pytest.approx(own_count(model, 2), rel=1e-3)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (OTHERS / "bench").is_dir(), reason=f"no blocks and causes in {OTHERS}")
-@pytest.mark.parametrize("kind", ["blocks", "causes"])
-def test_bounds_of_blocks_and_causes_hold(kind, tmp_path):
-    for _, model in causes(tmp_path) if kind == "causes" else blocks().items():
+@pytest.mark.soak(but=1)
+@pytest.mark.parametrize("name", ZOO)
+def test_bounds_of_networks_are_those_of_the_graph(name):
+    check_bounds(f"zoo:{name}", "default", [{"policy": "pyramid"}], dtype="f16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", others("bench/blocks"))
+def test_bounds_of_blocks_hold(path):
+    check_bounds_of(block(path), [])
+
+
+@pytest.mark.slow
+@pytest.mark.soak(but=2)
+@pytest.mark.parametrize("path", others("bench/blocks"))
+def test_bounds_of_blocks_are_those_of_the_graph(path):
+    check_bounds_of(block(path), [{"policy": "none"}])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CAUSES)
+def test_bounds_of_causes_hold(name, tmp_path):
+    check_bounds_of(cause(name, tmp_path), [{"policy": "none"}])
+
+
+def check_bounds_of(model, ways):
+    assert compulsory_of(model) == pytest.approx(own_count(model, 2), rel=1e-2)
+    check_bounds(model, "edge", ways, dtype="f16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", others("models"))
+def test_bounds_of_models_hold(path):
+    check_bounds(path, "default", [], **OPEN.get(path.stem, {}))
+    if path.stem not in (*OPEN, *OF_INTEGERS):
+        model = onnx.load(path)
         assert compulsory_of(model) == pytest.approx(own_count(model, 2), rel=1e-2)
-        check_bounds(model, "edge", [{"policy": "none"}], dtype="f16")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (OTHERS / "models").is_dir(), reason=f"no models in {OTHERS}")
-def test_bounds_of_models_hold():
-    for path in sorted((OTHERS / "models").glob("*.onnx")):
-        check_bounds(path, "default", [{"policy": "none"}], **OPEN.get(path.stem, {}))
-        if path.stem not in (*OPEN, *OF_INTEGERS):
-            model = onnx.load(path)
-            assert compulsory_of(model) == pytest.approx(own_count(model, 2), rel=1e-2), path.stem
+@pytest.mark.soak(but=2)
+@pytest.mark.parametrize("path", others("models"))
+def test_bounds_of_models_are_those_of_the_graph(path):
+    check_bounds(path, "default", [{"policy": "none"}], **OPEN.get(path.stem, {}))
 
 
 def test_a_text_whose_quotient_is_wrong_is_found():

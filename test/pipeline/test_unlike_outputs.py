@@ -15,6 +15,8 @@ from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import graph
 from frustum.dialects.unit import Partition
 
+SLOW_DRAWS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
 
 def agree(module, inputs, target, policy):
     """All stops give the same numbers; returns the modules."""
@@ -47,7 +49,7 @@ def test_a_map_and_its_reshape(target):
 
 
 @pytest.mark.slow
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=settings().max_examples // 3, suppress_health_check=SLOW_DRAWS)
 @given(
     unlike_outputs(),
     st.sampled_from(["tiny", "tiny", "edge", "default", "manycore"]),

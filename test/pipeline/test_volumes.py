@@ -153,6 +153,7 @@ LARGER = {
 }
 
 
+@pytest.mark.soak(but=8)
 @pytest.mark.parametrize("target", ["edge", "default"])
 @pytest.mark.parametrize("case", LARGER.values(), ids=LARGER)
 def test_volumes_that_grow_give_what_onnxruntime_gives(case, target):

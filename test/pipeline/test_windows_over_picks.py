@@ -12,6 +12,7 @@ TOLERANCE = 2e-2  # of f16, relative to the largest magnitude
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=6)
 @pytest.mark.parametrize("target", ["edge", "default", "df"])
 @pytest.mark.parametrize(("starts", "step"), [((0, 1), 1), ((3, 2), 1), ((2, 2), 2)])
 @pytest.mark.parametrize("is_beside", [True, False])

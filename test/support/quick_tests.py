@@ -1,7 +1,7 @@
 """Which tests are quick, and that they stay so.
 
-`make test` runs what is not marked `slow`, `make test-slow` the rest.  The processor time of a run is printed at its
-end; beyond a limit the run fails.
+`make test` runs what is not marked `slow`, `make test-slow` what is, `make soak` what is marked `soak` too.  The
+processor time of a run is printed at its end; beyond a limit the run fails.
 
 Wall time says nothing on a busy machine.  Processor time is counted of each test, in the process that runs it, with the
 commands that it starts, but without making machine code of loops, which happens once on a machine.
@@ -23,26 +23,61 @@ from frustum.dialects import loops
 COLLECTED = pytest.StashKey[dict[str, frozenset[str]]]()
 """All tests that were found, before any is left out: their markers by node id."""
 NAMED = 10
-REASON = """{spent:.0f} s of processor time is more than {limit:.0f} s, the limit of `make test` on this machine
-({most:g} s where a million additions take 60 ms).  It runs before every commit.  Make the tests below faster, or mark
-them `slow`; of many cases all but a few: `@pytest.mark.slow(but=2)`."""
+REASON = """{spent:.0f} s of processor time is more than {limit:.0f} s, the limit of this command on this machine
+({most:g} s where a million additions take 60 ms).  `make test` runs before every commit, `make test-slow` before every
+merge.  Make the tests below faster, or mark quick ones `slow` and slow ones `soak`; of many cases all but a few:
+`@pytest.mark.slow(but=2)`."""
 
 
 def keep_some(items: list[pytest.Item]) -> None:
-    """`slow(but=2)` is no marker of two cases of a test: the first, and one from the middle."""
-    cases = defaultdict[tuple[object, str], list[pytest.Function]](list)
-    for item in items:
-        if isinstance(item, pytest.Function) and any(map(_keeps, item.own_markers)):
-            cases[item.parent, item.originalname].append(item)
-    for group in cases.values():
-        (kept,) = {mark.kwargs["but"] for mark in group[0].own_markers if _keeps(mark)}
+    """`slow(but=2)` is no marker of two cases of a test: the first, and one from the middle; these are quick.
+
+    `soak(but=2)` is none of two of the others.  Of cases with several parameters they are such that all values of each
+    parameter come in turn.
+    """
+    for group in _cases(items, "slow"):
+        kept = _number(group[0], "slow")
         for number in range(kept):
-            item = group[number * len(group) // kept]
-            item.own_markers = [mark for mark in item.own_markers if not _keeps(mark)]
+            _unmark(group[number * len(group) // kept], "slow", "soak")
+    for group in _cases(items, "soak"):
+        for item in _spread(group, _number(group[0], "soak")):
+            _unmark(item, "soak")
 
 
-def _keeps(mark: pytest.Mark) -> bool:
-    return mark.name == "slow" and "but" in mark.kwargs
+def _cases(items: list[pytest.Item], marker: str) -> list[list[pytest.Function]]:
+    """Of each test that keeps some of its cases from the marker, those that have it."""
+    found = defaultdict[tuple[object, str], list[pytest.Function]](list)
+    for item in items:
+        if isinstance(item, pytest.Function) and _number(item, marker) is not None:
+            found[item.parent, item.originalname].append(item)
+    return list(found.values())
+
+
+def _number(item: pytest.Function, marker: str) -> int | None:
+    return next((mark.kwargs["but"] for mark in item.own_markers if mark.name == marker and "but" in mark.kwargs), None)
+
+
+def _unmark(item: pytest.Function, *markers: str) -> None:
+    item.own_markers = [mark for mark in item.own_markers if mark.name not in markers]
+
+
+def _spread(group: list[pytest.Function], count: int) -> list[pytest.Function]:
+    """So many cases, evenly spaced, but each value of a parameter as often as the others."""
+    count = min(count, len(group))
+    even = [number * len(group) // count for number in range(count)]
+    order = [*even, *sorted({*range(len(group))} - {*even})]
+    used, found = Counter[tuple[str, int]](), list[pytest.Function]()
+    for _ in range(count):
+        best = min(order, key=lambda number: sum(used[value] ** 2 for value in _values(group[number])))
+        order.remove(best)
+        used.update(_values(group[best]))
+        found.append(group[best])
+    return found
+
+
+def _values(item: pytest.Function) -> list[tuple[str, int]]:
+    """The values of its parameters; cases share the objects."""
+    return [(name, id(value)) for name, value in item.callspec.params.items()]
 
 
 def spent() -> float:

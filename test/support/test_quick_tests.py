@@ -1,4 +1,4 @@
-"""What `make test` leaves out, and that it fails where its tests take too long."""
+"""What `make test` and `make test-slow` leave out, and that they fail where their tests take too long."""
 
 import subprocess
 import sys
@@ -44,10 +44,27 @@ def test_cases(size): ...
 
 @pytest.mark.slow
 def test_alone(): ...
+
+@pytest.mark.slow
+@pytest.mark.soak(but=3)
+@pytest.mark.parametrize("size", ["a", "b", "c"])
+@pytest.mark.parametrize("shape", ["x", "y", "z"])
+def test_pairs(shape, size): ...
+
+@pytest.mark.slow(but=1)
+@pytest.mark.soak(but=2)
+@pytest.mark.parametrize("size", range(5))
+def test_of_each(size): ...
+
+@pytest.mark.slow
+@pytest.mark.soak
+def test_wide(): ...
 """
 INI = """
 [pytest]
-markers = slow(but)
+markers = 
+    slow(but)
+    soak(but)
 """
 
 
@@ -64,12 +81,18 @@ def run(tmp_path):
     return run
 
 
+def names(run, expression):
+    """Tests that an expression selects."""
+    lines = run("-m", expression, "-q", "--collect-only").stdout.splitlines()
+    return [line.partition("::")[2] for line in lines if "::" in line]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_a_run_beyond_the_limit_fails_and_names_the_slowest(run, workers):
     done = run("-m", "not slow", "--most-seconds", "0.01", "-n", workers)
     assert done.returncode == 1
-    assert "limit of `make test` on this machine" in done.stdout
+    assert "limit of this command on this machine" in done.stdout
     named = [line.split()[2] for line in done.stdout.splitlines() if " s  test_some" in line]
     assert set(named[:2]) == {"test_some.py::test_here", "test_some.py::test_in_a_command"}
 
@@ -79,10 +102,20 @@ def test_a_run_within_it_says_what_it_took(run):
     done = run("-m", "not slow", "--most-seconds", "60")
     assert done.returncode == 0, done.stdout
     assert "processor time of all tests: " in done.stdout
-    assert "5 passed, 4 deselected" in done.stdout
+    assert "6 passed, 18 deselected" in done.stdout
 
 
 @pytest.mark.slow
 def test_the_rest_is_slow(run):
-    found = run("-m", "slow", "-q", "--collect-only").stdout.splitlines()
-    assert found[:4] == [*(f"test_some.py::test_cases[{case}]" for case in "bde"), "test_some.py::test_alone"]
+    found = names(run, "slow")
+    assert found[:4] == [*(f"test_cases[{case}]" for case in "bde"), "test_alone"]
+
+
+@pytest.mark.slow
+def test_what_is_left_to_soak(run):
+    """Cases that stay have all values of all parameters; what is quick is no case of `soak`."""
+    pairs = {f"test_pairs[{shape}-{size}]" for shape in "xyz" for size in "abc"}
+    stays = {f"test_pairs[{pair}]" for pair in ("x-a", "y-b", "z-c")}
+    assert {*names(run, "slow and not soak")[4:]} == stays | {"test_of_each[1]", "test_of_each[3]"}
+    assert {*names(run, "soak")} == (pairs - stays) | {"test_of_each[2]", "test_of_each[4]", "test_wide"}
+    assert names(run, "not slow")[-1] == "test_of_each[0]"

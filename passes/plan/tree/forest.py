@@ -1,5 +1,5 @@
 # Tests: test/passes/plan/tree/test_search.py
-"""Units one after the other: a dynamic programme over the cuts between them.
+"""UnitPrices one after the other: a dynamic programme over the cuts between them.
 
 The state at a cut is the set of tensors that stay in SRAM, with the share of each.  Of every state the curve says the
 fewest DRAM bytes so far, for each of `LEVELS` shares of SRAM.
@@ -50,7 +50,7 @@ class SearchLimits:
     """Of SRAM, that a part of one tensor may take."""
 
 
-class Units(Protocol):
+class UnitPrices(Protocol):
     """What a forest is told of its units: the search."""
 
     capacity: int
@@ -105,10 +105,10 @@ def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> 
 
 
 class Forest:
-    """Units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
+    """UnitPrices over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
 
     def __init__(
-        self, search: Units, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
+        self, search: UnitPrices, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
         record: ForestRecord | None, most: Floats | None = None,
     ) -> None:  # fmt: skip
         self.search, self.first, self.stop = search, first, stop

@@ -114,8 +114,6 @@ class Reads:
             for layer, reads in self.of.items()
         }
         self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
-        self._moved: dict[tuple[int, AxisRead, Axis], PassRanges] = {}
-        self._alive: list[PassRanges] = []
 
     def plain(self, layer: Layer, tensor: Tensor) -> dict[Axis, Axis]:
         """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""
@@ -145,16 +143,12 @@ class Reads:
         assert position is not None
         if position.terms == ((axis, 1),) and position.is_linear and not position.offset:
             return own
-        key = id(own), read, axis
-        if key not in self._moved:
-            low, high = position.hull({axis: (own.low, own.high)})
-            found = settled(np.maximum(low, 0), np.minimum(high, read.axis.extent))
-            is_empty = own.low >= own.high
-            if is_empty.any():
-                found = PassRanges(np.where(is_empty, NOTHING, found.low), np.where(is_empty, -NOTHING, found.high))
-            self._moved[key] = found
-            self._alive.append(own)  # so that its id stays its own
-        return self._moved[key]
+        low, high = position.hull({axis: (own.low, own.high)})
+        found = settled(np.maximum(low, 0), np.minimum(high, read.axis.extent))
+        is_empty = own.low >= own.high
+        if is_empty.any():
+            found = PassRanges(np.where(is_empty, NOTHING, found.low), np.where(is_empty, -NOTHING, found.high))
+        return found
 
 
 def _plain_axis(read: AxisRead) -> Axis | None:

@@ -14,10 +14,12 @@ from xdsl.context import Context
 from xdsl.ir import Block, Region
 
 from frustum.backend.memory.allocation import Allocate
+from frustum.backend.waits import loop_tree
+from frustum.backend.waits.regions import digits_of
 from frustum.backend.waits.schedule import Schedule
 from frustum.backend.waits.thresholds import least_count
 from frustum.dialects.isa.operations import CopyOp
-from frustum.dialects.isa.program import ZERO, Affine, View
+from frustum.dialects.isa.program import ZERO, Affine, Span, View
 from frustum.dialects.isa.sync import AllocOp, RepeatOp
 
 NOTHING = -9
@@ -34,7 +36,7 @@ def scheduled(nests: Nests, capacity: int, event_slots: int):
 
 @pytest.mark.slow
 @settings(
-    max_examples=max(150, settings.default.max_examples),
+    max_examples=3 * settings().max_examples,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -50,6 +52,18 @@ def test_every_conflict_of_nests_is_ordered(seed, units, capacity, event_slots, 
     if program is not None:
         check_sharing(program, *units)
         check(program, *units)
+
+
+def test_bytes_of_regions_of_unlike_elements_are_told_apart_by_the_smallest():
+    """A stride of one position tells nothing apart, and one that is no multiple of the next is left to it."""
+
+    def region(element_bytes, **extents):
+        spans = tuple(Span(ZERO, extent, 99) for extent in extents.values())
+        return loop_tree.Region(ZERO, spans, tuple(int(name[1:]) for name in extents), element_bytes)
+
+    assert digits_of([region(4, _512=1, _64=3, _4=2), region(2, _64=3, _6=1, _2=4)]) == (64, 4, 2)
+    assert digits_of([region(2, _9=2, _2=4)]) == (2,)
+    assert digits_of([region(1, _96=2, _64=2, _32=2)]) == (96, 32, 1)
 
 
 ROWS, WIDE = 16, 8

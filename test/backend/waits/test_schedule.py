@@ -136,6 +136,7 @@ def test_addresses_are_asked_for():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_five_thousand_instructions_take_seconds_at_most():
     ops = [x := external()]
     for _ in range(120):

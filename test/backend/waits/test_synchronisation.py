@@ -25,7 +25,7 @@ def compiled(seed: int, shape: Shape, clusters: int, cores: int, capacity: int, 
 
 @pytest.mark.slow
 @settings(
-    max_examples=max(250, settings.default.max_examples),
+    max_examples=5 * settings().max_examples,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -44,7 +44,7 @@ def test_every_conflict_is_ordered(seed, units, capacity, event_slots):
 
 @pytest.mark.slow
 @settings(
-    max_examples=max(150, settings.default.max_examples),
+    max_examples=3 * settings().max_examples,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -65,7 +65,7 @@ def test_every_conflict_of_rolling_buffers_is_ordered(seed, units, capacity, sha
 
 @pytest.mark.slow
 @settings(
-    max_examples=max(150, settings.default.max_examples),
+    max_examples=3 * settings().max_examples,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

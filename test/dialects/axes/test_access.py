@@ -1,7 +1,10 @@
 """Positions: hulls, links and digits against every position listed."""
 
 import itertools
+from dataclasses import replace
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,3 +94,15 @@ def test_digits_make_up_the_position(extents, position):
         )
         made = [m + steps[axis] * p for m, p in zip(made, positions(same, {}), strict=True)]
     assert made == found
+
+
+@pytest.mark.parametrize("bend", ["edge", "wrap", "reflect"])
+def test_ranges_of_arrays_bend_as_numbers_do(bend):
+    axis, extent = Axis("a", 9), 5
+    position = replace(Affine.of(axis, 1, -2), bend=bend, extent=extent)
+    ranges = [(low, high) for low in range(9) for high in range(low + 1, 8)]
+    low, high = (np.array(ends) for ends in zip(*ranges, strict=True))
+    found = position.hull({axis: (low, high)})
+    assert list(zip(*(ends.tolist() for ends in found), strict=True)) == [
+        position.hull({axis: each}) for each in ranges
+    ]

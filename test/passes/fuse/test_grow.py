@@ -71,6 +71,7 @@ def test_small_networks_agree_with_as_few_rules_as_possible(name, rules):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_thousand_layers_are_fused_in_seconds():
     """Residual blocks: units end at 24 layers, and equal ones are planned once."""
     net = Net()

@@ -62,6 +62,7 @@ def inception(net, x):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["default", "edge"])
 @pytest.mark.parametrize("build", [residual, mobile, inception])
 def test_blocks_of_known_networks(build, name):
@@ -71,6 +72,7 @@ def test_blocks_of_known_networks(build, name):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=5)
 @given(fusable(6), st.sampled_from(["default", "edge", "units4"]), st.sampled_from([8, 16, 32]))
 def test_random_networks(case, name, kib):

@@ -67,6 +67,7 @@ def chosen(module, layout):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("target", ["tiny", "edge"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_layout_gives_the_same_numbers(name, target):

@@ -56,6 +56,7 @@ def compiled(module, inputs, machine, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_what_fits_only_compressed_is_fused():
     """250 kB of weights do not fit 160 KiB, a tenth of them does: maps between the layers stay, weights come once."""
     module, inputs = pruned()
@@ -69,6 +70,7 @@ def test_what_fits_only_compressed_is_fused():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_what_is_too_large_in_the_end_is_planned_again_with_weights_as_they_are(monkeypatch):
     """An estimate that is far too low costs nothing but time."""
     module, inputs = pruned(share=0.0)

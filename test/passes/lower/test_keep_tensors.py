@@ -222,6 +222,7 @@ def test_each_part_is_sent_where_it_is_needed_alone():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("tokens", "kib"), [(128, 80), (136, 103)])
 def test_each_cluster_keeps_the_part_that_it_reads(tokens, kib):
     """SRAM has no room for all of the result in each cluster: what a head makes goes to those who read its rows."""

@@ -75,6 +75,7 @@ def test_in_other_types_and_several_clusters(dtype, clusters):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_keys_of_several_tiles_of_queries_are_stored_once():
     """Each tile of queries loads all keys; the first one stores them."""
     inputs = {"past": normal(1, 2, 480, 32), "new": normal(1, 2, 32, 32)}

@@ -122,6 +122,7 @@ def test_small_parts_are_walked_to_the_same_numbers():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_full_cache_gives_up_the_least_recently_used_and_loads_it_again():
     net = Net()
     x = net.input(1, 8, 12, 12)

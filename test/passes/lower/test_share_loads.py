@@ -81,6 +81,7 @@ def turned_pairs():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("target", "dtype"), [("edge", "f16"), ("edge", "f32"), ("default", "f16")])
 def test_windows_of_a_table_are_of_one_buffer(target, dtype):
     module, inputs = turned_pairs()

@@ -29,6 +29,7 @@ def test_all_is_on_the_device_but_the_words(dtype, mask):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=6)
 @pytest.mark.parametrize("target", targets.names())
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float16, 2e-2)])
 def test_outputs_are_those_of_onnxruntime(target, dtype, tolerance):

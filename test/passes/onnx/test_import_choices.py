@@ -159,6 +159,7 @@ def test_places_that_a_type_does_not_have_are_found_on_the_host():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("seed", range(6))
 def test_the_largest_in_order(seed):
     """Equal elements in the order of their places, infinities among them."""

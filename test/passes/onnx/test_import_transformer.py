@@ -12,6 +12,7 @@ from frustum.runtime.tools.cli import main
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=6)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("operator", TRANSFORMER)
 def test_random_options(operator, seed):

@@ -135,6 +135,7 @@ def test_integers_that_only_pass_stay_on_the_host():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize("kind", ["Add", "Sub", "Mul", "Max", "Div", "Where", "Neg", "Cast"])
 def test_integers_of_the_device_are_used_after_a_node_of_the_host(kind, monkeypatch):
     """Made by ArgMax before it, computed with after it, in another piece."""

@@ -85,6 +85,7 @@ def calls(work, machine, residency, loops):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("name", ["convolutions", "grouped", "products", "across_channels", "max_pools"])
 def test_the_cheapest_piece_of_all_candidates_is_chosen(name, monkeypatch):
     machine = target("tiny")
@@ -156,6 +157,7 @@ def test_pieces_fit_nram_and_wram(name):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize("name", ["deep_and_wide", "convolutions", "broadcasts", "softmaxes", "linear"])
 def test_tiles_fit_sram_and_cover_the_output(name):
     machine = target("tiny")

@@ -73,6 +73,7 @@ def program_of(modules) -> ProgramOp:
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize("target", ["edge", "default"])
 @pytest.mark.parametrize("build", BUILDS)
 def test_what_both_units_make_is_right_and_nobody_reads_it_before_both_have(build, target):

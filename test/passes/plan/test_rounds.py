@@ -89,6 +89,7 @@ def test_products_of_integers_and_of_groups_have_no_rounds():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize(("name", "kib", "dtype"), [("edge", 16, "f32"), ("edge", 8, "bf16"), ("default", 12, "f16")])
 @pytest.mark.parametrize("how", [{"residual": True}, {"act": "relu"}, {"bias": False, "act": "tanh"}])
 def test_numbers_agree(name, kib, dtype, how):

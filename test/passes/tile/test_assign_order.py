@@ -78,10 +78,17 @@ def test_parts_of_several_tiles_are_gone_through_in_the_order(order):
     check(module, inputs, machine, order=order, policy="none")
 
 
+@pytest.mark.parametrize("clusters", [2, 3])
+def test_clusters_that_send_nothing_go_through_one_grid(clusters):
+    machine = small(clusters, 4)
+    machine = replace(machine, chip=replace(machine.chip, cluster=replace(machine.cluster, cdma=None)))
+    check(*one_window(1, 24, 40), machine, order="serpentine", policy="none")
+
+
 def test_what_nobody_hands_over_is_dealt_as_the_order_says():
     module, _ = one_window(1, 24, 40)
     machine = machine_of(16)
     placed = aimed(module, replace(machine, chip=replace(machine.chip, cluster=replace(machine.cluster, cdma=None))))
     Run().advance(placed, ["typed", "fused", "tiled", "placed"], Choices(policy="none"))
     (unit,) = (op for op in placed.walk() if isinstance(op, t.UnitOp))
-    assert is_shared_out(unit, 4)
+    assert is_shared_out(unit, 4) and not is_shared_out(unit, 1)

@@ -9,6 +9,7 @@ from owners import counted, times_made
 from stops import aimed, executable, machine_of
 from units import placed
 from xdsl.context import Context
+from xdsl.utils.exceptions import PassFailedException
 
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import tile as t
@@ -46,6 +47,7 @@ def cut(module, cores, way, owners, step=1):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=8)
 @pytest.mark.parametrize("cores", [1, 2, 4, 16])
 @pytest.mark.parametrize("owners", ["clusters", "cores"])
 @pytest.mark.parametrize("way", WAYS)
@@ -95,6 +97,7 @@ def test_tiles_of_cores_are_disjoint(cores):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=6)
 @pytest.mark.parametrize(
     ("order", "rolls"), [("row-major", True), ("serpentine", True), ("column-major", True), ("mirrored", True),
                          ("quadrants", True), ("checkerboard", False)],
@@ -118,6 +121,16 @@ def test_orders_get_strips_with_owners(order, rolls, owners):
         tiles = placed(tiles)
         AssignOrder(order=order).apply(Context(), tiles)
         assert counted(module, inputs, tiles).recomputed_macs == 0
+
+
+def test_an_order_without_strips_is_refused_where_rows_roll():
+    tiles = aimed(network()[0], machine_of(16))
+    FuseLayers(cuts="").apply(Context(), tiles)
+    ForcePartition((1, 0, 2, 0)).apply(Context(), tiles)
+    AssignOwners(order="row-major", owners="clusters").apply(Context(), tiles)
+    tiles = placed(tiles)
+    with pytest.raises(PassFailedException, match="owners have no such strips in order checkerboard"):
+        AssignOrder(order="checkerboard").apply(Context(), tiles)
 
 
 def test_strips_are_what_orders_say():

@@ -15,8 +15,11 @@ from frustum.backend.pipeline import Choices, Edit
 from frustum.dialects import graph
 from frustum.dialects import tile as t
 from frustum.dialects.isa.program import Affine
+from frustum.dialects.unit import PartitionAttr
+from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.strips import own_strip
 from frustum.passes.plan.unit_ops import units_of
+from frustum.passes.tile.hand_inputs import saved_bytes
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count
 
@@ -73,6 +76,7 @@ def test_a_concatenation_in_a_unit_is_no_obstacle():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("network, borders", [(blurred, "overlap"), (upscaled, "exchange")])
 def test_an_input_is_loaded_once(network, borders):
     module, inputs = network()
@@ -93,6 +97,16 @@ def test_for_time_nothing_is_handed_that_is_a_small_part():
     module, _ = blurred(height=512, width=16)
     assert not handed(modules_at_stops(module.clone(), "default", Choices(dtype="f16", policy="none")))
     assert handed(modules_at_stops(module, "default", ALL))
+
+
+def test_nothing_is_saved_where_rows_roll():
+    modules = modules_at_stops(blurred(18, 16)[0], "default", Choices(dtype="f16", policy="none"))
+    machine = target_of(modules["tiled"])
+    (unit,) = units_of(modules["tiled"])
+    plain = replace(unit.partition.data, handed=False)
+    for borders, is_saved in ((plain.borders, True), ("raster", False)):
+        unit.properties["partition"] = PartitionAttr(replace(plain, borders=borders))
+        assert (saved_bytes(unit, machine) > 0) == is_saved
 
 
 def test_one_cluster_has_nobody_to_hand_to():

@@ -98,6 +98,7 @@ def test_tiles_are_halved_where_they_are_not_dealt():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_unit_that_reads_what_is_in_sram_leaves_room_for_parts():
     """Attention reads what lies in SRAM by heads; its result, read by rows, has room beside smaller tiles."""
     module, inputs = made_by_heads()

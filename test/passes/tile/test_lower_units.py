@@ -146,7 +146,7 @@ def test_a_unit_of_any_layers_gives_the_same_numbers(borders):
         done.append(True)
 
     check()
-    assert len(done) >= 20  # of 50: not all are refused
+    assert len(done) >= 2 * settings().max_examples // 5  # not all are refused
 
 
 @st.composite
@@ -197,6 +197,7 @@ CLUSTERS = {"tiny": 2, "default": 4}
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_units_with_resident_maps_give_the_same_numbers():
     kept, sent = [], []
 
@@ -221,6 +222,7 @@ def test_units_with_resident_maps_give_the_same_numbers():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_layers_one_by_one_give_the_same_numbers_with_all_maps_in_sram():
     joined_in_sram = []
 

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from frustum.passes.tile.orders import DIRECTIONS, ORDERS, Bands, Grid, morton, nests_of, steps_of, tiles_of
+from frustum.passes.tile.orders import (
+    DIRECTIONS,
+    ORDERS,
+    Bands,
+    Grid,
+    in_step,
+    morton,
+    nests_of,
+    steps_of,
+    tiles_of,
+)
 
 GRIDS = st.builds(Grid, st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 2, 3, 4, 6]))
 BANDS = st.builds(Bands, st.integers(1, 4), st.sampled_from(DIRECTIONS))
@@ -52,6 +62,16 @@ def test_where_parts_are_fixed_all_clusters_go_the_same_way(order, grid, band, m
     grid = Grid(grid.rows, grid.columns)
     for nest in nests_of(steps_of(order, grid, band), grid, most_loops):
         assert list(nest.positions(0)) == list(nest.positions(7))
+
+
+@pytest.mark.parametrize("owners", [1, 2, 3, 4])
+def test_owners_that_keep_a_distance_are_in_step(owners):
+    ways = [[(row, column + 2 * k) for row, column in ((0, 0), (1, 1))] for k in range(owners)]
+    apart = (0, 2) if owners > 1 else (0, 0)
+    assert in_step(ways) == [((0, 0), apart), ((1, 1), apart)]
+    if owners > 2:
+        ways[-1][1] = (1, 0)
+        assert in_step(ways) is None
 
 
 def owners(order, grid, band=Bands()):  # noqa: B008  # frozen

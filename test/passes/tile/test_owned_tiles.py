@@ -60,6 +60,7 @@ def by_hand(order, rows, columns):
 
 
 @pytest.mark.slow(but=1)
+@pytest.mark.soak(but=6)
 @pytest.mark.parametrize(("rows", "columns"), [(16, 16), (64, 16)])
 @pytest.mark.parametrize("order", ORDERS)
 def test_clusters_send_what_counting_by_hand_says(order, rows, columns):
@@ -71,6 +72,7 @@ def test_clusters_send_what_counting_by_hand_says(order, rows, columns):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_fewer_borders_lie_between_owners_in_bands_of_two_rows_and_mirrored():
     """In row-major order all neighbours along a row have different owners: three borders from top to bottom.  Bands of
     two rows have one border, from side to side, mirrored portions two and two: fewer bytes where maps are more than

@@ -20,6 +20,7 @@ from frustum.runtime.reference.tiles import clipped
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_steps_along_rows_and_columns_give_the_same_numbers():
     """In the tile reference every slot of a ring knows its row and column."""
     done = []

@@ -18,6 +18,7 @@ from frustum.passes.tile.resident import (
     Interval,
     Resident,
     asked_of,
+    at_clusters,
     in_map,
     over_all_passes,
     settled,
@@ -42,6 +43,10 @@ class Stay:
         box = together([in_map(spans, self.dims), *self.needs], self.dims, self.clusters)
         kept = Resident(self.dims, box, spans, self.part, self.counts, self.clusters, box)
         return settled([replace(kept, asked=asked_of(kept, self.needs))])[0]
+
+
+def test_what_moves_from_cluster_to_cluster_begins_further_on():
+    assert at_clusters(Interval(Affine(2, cluster=3), 4), 3) == [2, 5, 8]
 
 
 @st.composite

@@ -54,13 +54,14 @@ MACHINES = st.builds(
 
 @pytest.mark.slow
 @given(CASES | QUANTISED, MACHINES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_results_with_and_without_are_identical(case, machine):
     assume(min(case.out) > 0)
     check(case, machine)
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=4)
 @pytest.mark.parametrize(("kernel", "stride"), list(product(range(1, 8), range(1, 5))))
 def test_every_kernel_and_stride_at_every_width_padding_and_dilation(kernel, stride):
     """Widths and paddings in steps that together meet every remainder; the property above draws the rest."""

@@ -276,6 +276,7 @@ def test_work_of_a_matrix_product(transposed):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_report_tells_on_how_many_inputs_and_how_long(monkeypatch):
     job = build(Request(model(), dtype="int8", target="edge"))
     assert 0 < job.seconds.calibrate < job.seconds.compile

@@ -146,6 +146,7 @@ def test_a_loop_takes_its_count_at_run_time() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_transformer_runs_on_the_device_from_ids_to_words() -> None:
     proto = transformer()
     found = frustum.compile(proto, target="edge").chain
@@ -231,7 +232,7 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
 
 @pytest.mark.slow
 @given(graphs(), st.integers(0, 9))
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 def test_any_graph_in_pieces_is_the_graph(proto: onnx.ModelProto, seed: int) -> None:
     rng = np.random.default_rng(seed)
     inputs = {v.name: rng.standard_normal((2, 6)).astype(np.float32) for v in proto.graph.input}

@@ -92,6 +92,7 @@ def test_a_multi_output_model_is_a_chain_that_gives_the_same():
         assert peak <= whole.report["peak_bytes"][memory]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "int8"])
 def test_every_type_gives_the_same_in_pieces(dtype):
     """bf16 and integers are rounded at the same places, wherever the network is cut."""
@@ -206,6 +207,7 @@ def test_an_input_that_is_an_output():
     np.testing.assert_array_equal(found.outputs["again"], inputs()["x"])
 
 
+@pytest.mark.soak
 def test_chips_take_pieces_and_what_moves_between_them_is_counted():
     one = frustum.run(frustum.compile(model(), "manycore", split="outputs"), inputs())
     each = frustum.run(frustum.compile(model(), "manycore", placement="each", split="outputs"), inputs())
@@ -253,6 +255,7 @@ def test_what_only_the_host_reads_cuts_nothing(split, tmp_path):
     assert len(data["check"]["outputs"]) == 5
 
 
+@pytest.mark.soak
 def test_auto_keeps_the_worked_chain_whole_and_says_why(file, tmp_path, capsys):
     reports = []
     for split in ("auto", "never"):
@@ -267,6 +270,7 @@ def test_auto_keeps_the_worked_chain_whole_and_says_why(file, tmp_path, capsys):
     assert frustum.compile(str(file), "edge").executable.manifest["options"]["split"] == "auto"
 
 
+@pytest.mark.soak
 def test_chips_that_are_not_there_are_refused():
     with pytest.raises(UsageError, match="manycore has chips 0 to 3"):
         frustum.compile(model(), "manycore", placement="0,1,4", split="outputs")
@@ -340,6 +344,7 @@ def test_a_pipeline_that_cuts_is_refused(file, capsys):
     assert "--split is of the default pipeline" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_every_dumped_stage_of_a_cut_network_can_be_continued(file, tmp_path):
     dump = tmp_path / "dump"
     whole = tmp_path / "whole.npz"
@@ -359,6 +364,7 @@ def test_every_dumped_stage_of_a_cut_network_can_be_continued(file, tmp_path):
 COMPILE = "import sys; from frustum.runtime.tools.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
+@pytest.mark.soak
 def test_two_processes_write_the_same_bytes(file, tmp_path):
     folders = []
     for seed in ("1", "2"):
@@ -425,6 +431,7 @@ def copy(folder, to):
     return to
 
 
+@pytest.mark.soak
 def test_joined_inputs_that_go_to_other_clusters_before_any_layer():
     """Found by the soak: the copies belonged to the layer before the unit's first, of which there was none."""
     net = Net()
@@ -442,7 +449,7 @@ def test_joined_inputs_that_go_to_other_clusters_before_any_layer():
 # --- random graphs -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 5)
 @given(branching(), st.sampled_from(["one", "each"]), st.sampled_from([None, "pairs", "bidirectional"]))
 def test_random_graphs_in_pieces_on_chips(drawn, placement, refuse):
     expected = run_module(drawn.module, drawn.inputs)

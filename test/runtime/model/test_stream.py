@@ -84,6 +84,7 @@ def report_of(tmp_path, *words):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_four_chips_give_the_results_of_one_and_more_of_them(network, tmp_path):
     words = network, "--target", "manycore", "--dtype", "f16", "--stream", INPUTS, "--check", "--input-seed", 3
     one = report_of(tmp_path, *words, "--output", tmp_path / "one.npz")
@@ -101,6 +102,7 @@ def test_four_chips_give_the_results_of_one_and_more_of_them(network, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_each_result_is_that_of_its_input_alone(network, tmp_path):
     given = np.random.default_rng(1).random((3, 1, 16, 24, 24), np.float32)
     np.savez(tmp_path / "all.npz", data=given)

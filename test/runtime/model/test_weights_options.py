@@ -32,6 +32,7 @@ def ways():
     return [frustum.run(executable, {name: image}, mode="functional") for executable in executables]
 
 
+@pytest.mark.soak
 def test_outputs_are_the_same(ways):
     """To the bit where units are cut alike; compressed weights leave room for other units, which add up in another
     order in f16 (the same bits for the same units: test/pipeline/test_compressed_weights.py)."""
@@ -41,6 +42,7 @@ def test_outputs_are_the_same(ways):
         np.testing.assert_allclose(compressed.outputs[name], array, rtol=0, atol=5e-3 * np.abs(array).max())
 
 
+@pytest.mark.soak
 def test_the_report_says_what_moved_and_what_there_is(ways):
     plain, compressed, shared = (way.report for way in ways)
     assert "weights" not in plain

@@ -23,6 +23,7 @@ EXAMPLES = {"normed": 30, "product": 40, "windows": 30, "attention": 20, "any_gr
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_schedule_of_a_small_graph_moves_less(family):
     """Random graphs with all sizes of memory from the smallest in which they can be made; `make soak` tries 2,000."""
@@ -199,7 +200,7 @@ def test_a_function_of_elements_before_a_product_changes_no_bound():
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=list(HealthCheck), max_examples=2 * settings().max_examples)
+@settings(suppress_health_check=list(HealthCheck))
 @given(bounded(2))
 def test_no_compiled_network_moves_less(case):
     """Random networks, machines, types, policies, carries and codecs; 1,000 in test/soak/soak_bounds.py."""

@@ -57,6 +57,9 @@ def test_every_key_is_declared(options: dict[str, Any], host: Any) -> None:
     report = frustum.run(made, **options).report
     assert problems(report, ReportData, "report") == []
     assert "<frustum.Report: model.onnx on edge" in repr(report) and len(repr(report)) < 200
+    cycles = report["cycles"]
+    assert (" cycles" in repr(report)) == (cycles is not None)
+    assert cycles is None or f"{cycles['total']:,} cycles>" in repr(report)
 
 
 def test_the_check_sees_what_is_wrong() -> None:

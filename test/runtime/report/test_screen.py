@@ -18,7 +18,7 @@ from frustum.passes.analysis.least_work import least_work
 from frustum.runtime.report import terminal
 from frustum.runtime.report.figures import Report
 from frustum.runtime.report.layer_by_layer import layer_by_layer
-from frustum.runtime.report.screen import screen
+from frustum.runtime.report.screen import MOST_UNITS, screen
 from frustum.runtime.tools.cli import main
 
 ESCAPE = "\033["
@@ -36,6 +36,9 @@ def test_the_screen_is_one_screen_and_says_what_matters(squeezenet):
     assert "layer by layer" in text and "maps stay on chip" in text and "Units that take most" in text
     assert f"{squeezenet['cycles']['total']:,} cycles" in text
     assert " 0 B" not in text and ESCAPE not in text
+    rest = len(squeezenet["units"]) - MOST_UNITS
+    said = [line for line in lines if re.fullmatch(r"  and -?\d+ more", line)]
+    assert said == ([f"  and {rest} more"] if rest > 0 else [])
 
 
 def test_sentences_add_up_and_their_shares_are_those_of_the_run(squeezenet):

@@ -298,6 +298,7 @@ def test_what_is_to_be_done_is_said_before_the_first_point(folder, tmp_path, cap
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("strategy", ["random", "optimise"])
 def test_strategies_with_a_seed_repeat_themselves(folder, tmp_path, strategy):
     pytest.importorskip("optuna") if strategy == "optimise" else None
@@ -361,6 +362,7 @@ def test_no_finished_point_is_lost_or_repeated_by_a_kill(folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_cluster_gives_what_processes_give(folder, tmp_path, capsys):
     distributed = pytest.importorskip("distributed", reason="the package distributed is not installed")
     command = ["explore", str(folder / "net.onnx"), "--space", str(folder / "space.yaml"), "--json"]

@@ -47,6 +47,16 @@ def test_plain_layers_compute_the_same(heads, causal_from, is_merged):
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("causal_from", "has_zeros"), [(0, False), (-1, True)])
+def test_rows_are_multiplied_by_zero_where_some_see_no_key(causal_from, has_zeros):
+    net = Net()
+    q, k, v = (net.input(1, 1, 4, 8) for _ in range(3))
+    op = g.AttentionOp(q, k, v, heads=(1, 1), sizes=(8, 8), scale=1.0, causal_from=causal_from)
+    module, _ = net.module(net.layer(op))
+    ExpandAttention().apply(Context(), module)
+    assert any(isinstance(each, g.BinaryOp) and each.kind == "mul" for each in module.walk()) == has_zeros
+
+
 @pytest.mark.parametrize(("keys", "is_wide"), [(4, True), (1024, False)])
 def test_scores_are_wide_where_that_costs_hardly_anything(keys, is_wide):
     net = Net()

@@ -153,6 +153,7 @@ def test_a_group_that_fits_all_clusters_is_normalised_by_itself(sram_bytes, slic
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(
     ("target", "shape", "groups"), [("default", (1, 8, 448, 1024), 2), ("edge", (1, 160, 48, 48), 16)]
 )

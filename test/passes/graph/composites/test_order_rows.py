@@ -139,6 +139,7 @@ def test_sums_with_other_orders_of_rows_are_left():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("way", ["default f32", "edge f16", "units4 f32"])
 def test_every_level_agrees_and_dram_has_no_map(way):
     """Numbers at all stops, in checked mode, for two blocks; the moves between go through no DRAM."""

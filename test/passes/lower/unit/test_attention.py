@@ -115,6 +115,7 @@ def test_later_keys_are_hidden(target_name, ahead):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_blocks_of_hidden_keys_are_not_computed():
     module, inputs = attention((2, 2), (32, 32), 512, 512, causal_from=0)
     check(module, inputs, "edge", "f16")
@@ -189,6 +190,7 @@ def test_tiles_are_not_cut_where_the_matrix_unit_waits_for_the_first_weights_of_
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_blocks_of_scores_made_twice_become_less():
     """The highest scores grow from block to block, and blocks are several."""
     module, inputs = attention((4, 4), (32, 32), 1024, 1024)

@@ -40,6 +40,7 @@ def network(images=8, stride=2):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("name", ["default", "edge", "df"])
 def test_transfers_among_layers_give_the_same_numbers_and_no_race(name, stride):

@@ -40,6 +40,7 @@ def test_blocks_of_keys_come_while_the_layer_computes(name, dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("carry", ["f32", "element", "auto"])
 def test_results_between_blocks_are_wide_if_asked(carry):
     module, inputs = attention((1, 1), (16, 16), 300, 400)
@@ -132,6 +133,7 @@ def test_wide_results_leave_room_for_keys(case):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("heads", "dtype", "settings"), [(1, "f16", {"causal_from": 0}), (2, "f32", {})])
 def test_keys_come_to_the_only_core_and_stay_there(heads, dtype, settings):
     module, inputs = attention((heads, heads), (16, 16), 600, 300, **settings)
@@ -141,6 +143,7 @@ def test_keys_come_to_the_only_core_and_stay_there(heads, dtype, settings):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_keys_come_through_sram_where_cores_share_them():
     (layer,) = check(*attention((1, 1), (16, 16), 600, 300), small("edge", 8192), "f16")
     assert layer.map.data.chunk and not layer.map.data.direct and not layer.map.data.in_wram
@@ -163,6 +166,7 @@ IN_CORE = [
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("dtype", "name", "heads", "sizes", "settings"), IN_CORE)
 def test_wide_results_stay_in_the_cores_and_end_where_queries_were(dtype, name, heads, sizes, settings):
     module, inputs = attention(heads, sizes, 130, 200, **settings)
@@ -175,6 +179,7 @@ PARTED = [("df", {}), ("df", {"causal_from": 0}), ("edge", {"softcap": 1.5, "mas
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "settings"), PARTED)
 def test_values_come_in_parts(name, settings):
     module, inputs = attention((1, 1), (16, 16), 200, 300, is_apart=True, is_merged=False, **settings)

@@ -18,14 +18,16 @@ HEALTH = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_t
 
 
 @pytest.mark.slow
-@settings(max_examples=12, derandomize=True, suppress_health_check=HEALTH)
+@pytest.mark.soak
+@settings(max_examples=settings().max_examples // 4, derandomize=True, suppress_health_check=HEALTH)
 @given(GRAPHS_ON_MACHINES)
 def test_no_way_through_is_cheaper(case):
     check_least(case, most_layers=5)
 
 
 @pytest.mark.slow
-@settings(max_examples=6, derandomize=True, suppress_health_check=HEALTH)
+@pytest.mark.soak
+@settings(max_examples=settings().max_examples // 8, derandomize=True, suppress_health_check=HEALTH)
 @given(GRAPHS_ON_MACHINES)
 def test_no_preset_moves_less(case):
     check_presets(case)
@@ -86,6 +88,7 @@ def picked_from_channels():
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize(
     ("build", "machine", "kib", "dtype"),
     [

@@ -67,6 +67,7 @@ CASES = [
 ]
 
 
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("how", "dtype", "kib"), CASES)
 def test_numbers_agree_and_what_is_between_stays_on_chip(how, dtype, kib):
     module, inputs = network(64, size=16, **how)

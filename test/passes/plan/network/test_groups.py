@@ -59,6 +59,7 @@ def listed(module):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=40)
 @given(networks(6))
 def test_every_shape_of_every_group_is_what_projection_says(case):
@@ -117,6 +118,7 @@ def with_constants(draw, layers):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=30)
 @given(with_constants(4), st.sampled_from([EDGE, DEFAULT]))
 def test_constants_are_loaded_tile_by_tile_as_projection_says(case, target):

@@ -63,6 +63,7 @@ CASES = [("f16", 24, HEADS // 2), ("f32", 48, HEADS), ("f32", 48, HEADS // 2)]
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("dtype", "kib", "groups"), CASES)
 def test_numbers_are_right_and_queries_stay_in_sram(dtype, kib, groups):
     module, given = layer(groups)
@@ -197,6 +198,7 @@ def test_no_norms_of_their_own_where_nobody_else_reads_the_map():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_residual_block_with_attention_moves_little_more_than_it_must():
     """Compiled with the map, and its norm, and what attention reads beside each other in no way in SRAM."""
     module, given = planes(normed=True)

@@ -77,6 +77,7 @@ CASES = [("plain", None, True), ("plain", "relu", False), ("silu", None, True), 
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize(("kind", "act", "residual"), CASES)
 @pytest.mark.parametrize(("dtype", "kib"), [("f32", 52), ("f16", 28)])
 def test_weights_and_maps_cross_the_port_once_and_the_hidden_map_never(dtype, kib, kind, act, residual):

@@ -99,6 +99,7 @@ def plans_of_networks():
     return found
 
 
+@pytest.mark.soak
 def test_networks_planned_after_others_have_the_same_plans():
     alone = plans_of_networks()
     assert len({str(figures) for _, figures, _ in alone}) > 4

@@ -43,6 +43,7 @@ def with_sram(target, kib):
     return replace(target, chip=replace(target.chip, cluster=replace(target.cluster, sram=sram)))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("build", [chain, residual])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_more_sram_never_costs_more(build, target_name):
@@ -61,6 +62,7 @@ def test_more_sram_never_costs_more(build, target_name):
         assert more.cycles <= 1.02 * less.cycles or more.dram_bytes < less.dram_bytes
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("build", [chain, residual])
 @pytest.mark.parametrize("target_name", ["edge", "default"])
 def test_more_sram_never_costs_time_by_the_model(build, target_name):
@@ -94,6 +96,7 @@ def branches(net):
     return net.pool("avg", net.conv(y, 32, act="relu"))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("build", [bottlenecks, branches])
 @pytest.mark.parametrize("name", ["edge", "default"])
 def test_counted_bytes_lie_between_compulsory_and_none_and_fall(build, name):

@@ -69,6 +69,7 @@ def is_least(module, target):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=12, derandomize=True)  # always the same; new ones are in test/soak/soak_optimal.py
 @given(st.one_of(fusable(5), cases(4)), TARGETS, SIZES)
 def test_no_way_through_a_small_network_is_cheaper(case, target, kib):
@@ -97,6 +98,7 @@ def test_a_map_that_one_reader_takes_in_another_form_stays_for_the_other():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_all_ways_through_fourteen_layers():
     """Residual blocks with a pool between; 2^13 ways to cut."""
     net = Net()
@@ -134,7 +136,8 @@ def plans(case, sizes, target=EDGE):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@pytest.mark.soak
+@settings(max_examples=settings().max_examples // 5)
 @given(cases(6))
 def test_more_sram_never_costs_more_and_nothing_is_below_compulsory(case):
     found = [p.dram_bytes for p in plans(case, [4, 8, 16, 32, 64, 256]) if p is not None]
@@ -144,7 +147,7 @@ def test_more_sram_never_costs_more_and_nothing_is_below_compulsory(case):
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=settings().max_examples // 5)
 @given(cases(6), st.sampled_from([8, 32]))
 def test_never_above_layer_by_layer(case, kib):
     (plan,) = plans(case, [kib])
@@ -173,6 +176,7 @@ def residual_chain(blocks):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_time_is_linear_in_layers():
     target = with_sram(EDGE, 16 * 1024)
     seconds = []

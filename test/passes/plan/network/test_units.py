@@ -34,6 +34,7 @@ def module():
     return net.module(dense_block(net))
 
 
+@pytest.mark.soak
 def test_the_parts_alone_are_stored():
     aimed_at = aimed(module()[0], "edge")
     assert isinstance(aimed_at, ModuleOp)
@@ -43,6 +44,7 @@ def test_the_parts_alone_are_stored():
     assert better.dram_bytes < plain.dram_bytes
 
 
+@pytest.mark.soak
 def test_the_numbers_stay_and_the_machine_counts_as_many_bytes():
     net, inputs = module()
     choices = Choices(policy="optimal")

@@ -65,6 +65,7 @@ def test_others_stay(case):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "clusters"), [("default", 4), ("edge", 1)])
 def test_the_plan_has_them_on_several_clusters(name, clusters):
     """Nothing else is left that reads the map that is pooled: units behind the first store one result each."""

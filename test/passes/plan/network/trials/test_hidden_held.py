@@ -19,6 +19,7 @@ TOLERANCE = {"f32": 1e-5, "f16": 1.2e-2, "bf16": 8e-2}
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("dtype", "kib"), [("f16", 30), ("bf16", 30), ("f32", 60)])
 def test_channels_that_stay_do_not_cross_the_port(dtype, kib):
     """SRAM has room for one map and a few channels of the hidden one."""

@@ -70,6 +70,7 @@ def test_others_stay_together(build):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_part_of_each_image_stays(dtype):
     module, given = squeezed(IMAGES)

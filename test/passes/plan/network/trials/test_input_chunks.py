@@ -68,6 +68,7 @@ def planned(module, machine):
 CASES = [(GROUPS, False, False), (1, False, False), (GROUPS, True, False), (GROUPS, False, True)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("groups", "residual", "numbers"), CASES)
 @pytest.mark.parametrize(("dtype", "kib"), [("f32", 256), ("f16", 128)])
 def test_what_is_normalised_is_read_once_and_its_norm_never_written(dtype, kib, groups, residual, numbers):
@@ -88,6 +89,7 @@ def test_what_is_normalised_is_read_once_and_its_norm_never_written(dtype, kib, 
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.soak
 def test_sums_that_are_to_wait_in_f32_do_not_wait_in_f16():
     found = modules_at_stops(block()[0], edge(128), Choices(dtype="f16", carry="f32"))
     assert not any(PART_OF_SUM in op.attributes for op in found["fused"].walk())

@@ -41,6 +41,7 @@ def layer(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=2)
 @pytest.mark.parametrize("kind", ["self", "cross"])
 @pytest.mark.parametrize(("dtype", "kib"), [("f16", 64), ("bf16", 64), ("f32", 128)])
 def test_what_attention_reads_parts_of_never_crosses_the_port(kind, dtype, kib):

@@ -39,6 +39,7 @@ def block(axes=(1, 2, 3), groups=8, *, numbers=False):
 WHERE = [("edge", 64, "f32"), ("default", 48, "f16"), ("default", 48, "bf16")]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "kib", "dtype"), WHERE)
 @pytest.mark.parametrize("norm", [{}, {"axes": (2, 3), "groups": 1}])
 def test_what_does_not_fit_is_normalised_where_it_is_read(norm, name, kib, dtype):
@@ -54,6 +55,7 @@ def test_what_does_not_fit_is_normalised_where_it_is_read(norm, name, kib, dtype
         np.testing.assert_allclose(got, wanted, rtol=0, atol=TOLERANCE[dtype] * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("dtype", "kib"), [("f16", 40), ("f32", 72)])
 def test_shares_of_an_input_that_is_normalised_stay_in_the_clusters(dtype, kib):
     """SRAM has room for a quarter of the input, and not for as much of what is made of it, too."""

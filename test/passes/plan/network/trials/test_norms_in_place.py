@@ -19,6 +19,7 @@ TOLERANCE = {"f32": 1e-5, "f16": 1.2e-2, "bf16": 8e-2}
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("how", [{}, {"rms": True}, {"scale": False, "bias": False}])
 @pytest.mark.parametrize(("dtype", "kib"), [("f16", 26), ("bf16", 26), ("f32", 52)])
 def test_one_map_is_in_sram_and_crosses_the_port_at_the_ends_alone(dtype, kib, how):

@@ -40,6 +40,7 @@ def input_bytes(module):
     return sum(loaded_bytes(Flow(each, [], [op]), 1) for each, op in copies if isinstance(op, CopyOp))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_part_of_an_input_is_loaded_once(dtype):
     module, given = squeezed()
@@ -63,6 +64,7 @@ def planned(kib=KIB):
     return lambda share: plan_network(network, where, OptimalOptions(sram=share)), kib << 10
 
 
+@pytest.mark.soak
 def test_what_is_reserved_fits_beside_the_units():
     plan, sram_bytes = planned()
     found = with_parts(plan(1.0), sram_bytes)

@@ -38,6 +38,7 @@ def reductions(module):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=3)
 @pytest.mark.parametrize("kind", ["mean", "max", "min", "sum"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_rows_are_reduced_first_and_the_numbers_are_right(kind, dtype):

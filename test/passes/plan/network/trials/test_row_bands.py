@@ -60,6 +60,7 @@ CASES = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("build", "kib", "dtype"), [(*CASES[0], "f32"), (*CASES[2], "f16")])
 def test_maps_cross_the_port_once_and_weights_once_for_each_band(build, kib, dtype):
     module, given = build()
@@ -81,6 +82,7 @@ def test_maps_cross_the_port_once_and_weights_once_for_each_band(build, kib, dty
     np.testing.assert_allclose(got, wanted, rtol=0, atol=8e-3 * max(1, np.abs(wanted).max()))
 
 
+@pytest.mark.soak
 def test_bands_of_what_another_unit_has_left_in_dram():
     """Read by others too, it is made as a whole."""
     net = Net()
