@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,18 +16,22 @@ import planned_models
 import pytest
 
 from frustum.backend import targets
-from frustum.backend.network_to_plan import networks_to_plan
+from frustum.backend.network_to_plan import networks_of_model, networks_to_plan
 from frustum.dialects.plan import check
 from frustum.dialects.plan.check import PlanError
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import parse_plan
 from frustum.dialects.plan.tree import Node, Sequence, layers_in
 from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.passes.onnx.place_host import import_or_place
+from frustum.passes.zoo import zoo_model
 from frustum.runtime.model import check_plan
 from frustum.runtime.tools import cli
 
 PLANS = {"residual": (planned_models.residual, 16), "perceptron": (planned_models.perceptron, 16)}
 """Models, each with KiB of SRAM: loops that roll; loops around each other, and sums that wait."""
+SLOW_MACHINE = 2
+"""How many times longer than on an idle one it may take where other tests run too."""
 BY_HAND = """plan @perceptron for "tight32" {
   resident x, first at x
   compute first
@@ -153,6 +158,26 @@ def test_it_is_a_command_of_the_package_that_loads_no_planner(simple):
     assert "frustum.passes.onnx" in known
     other = ("frustum.passes.plan", "frustum.passes.fuse", "frustum.passes.tile", "frustum.passes.lower")
     assert not known & {*other, "frustum.runtime.study", "frustum.backend.pipeline", "frustum.passes.plan.tree"}
+
+
+@pytest.mark.slow
+def test_resnet50_is_checked_in_two_seconds(tmp_path, capsys):
+    """Each layer with rows has a loop over them: more passes than a plan that fuses layers."""
+    machine = targets.load("edge")
+    (network,) = networks_of_model(import_or_place(zoo_model("resnet50", 0), machine, "auto"), "", machine, "f16")
+    lines = []
+    for layer in network.layers:
+        compute = f'compute "{layer.name}"'
+        rows = [axis for axis in layer.result.axes[1:2] if axis.extent > 1]
+        lines += [f'for "{axis.name}" step 1 of {axis.extent} {{ {compute} }}' for axis in rows] or [compute]
+    plan, file = tmp_path / "rows.plan", tmp_path / "rows.json"
+    plan.write_text("\n".join(['plan @zoo_resnet50 for "edge" {', *lines, "}"]))
+    words = ["zoo:resnet50", "--target", "edge", "--dtype", "f16", "--plan", str(plan), "--certificate", str(file)]
+    assert cli.main(["plan", *words]) == 0
+    start = time.process_time()
+    assert check_plan.main(["zoo:resnet50", "edge", str(file)]) == 0
+    assert time.process_time() - start < 2 * SLOW_MACHINE
+    assert capsys.readouterr().out.startswith("@zoo_resnet50 on edge: ")
 
 
 def test_the_checker_is_small():
