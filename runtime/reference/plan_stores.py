@@ -94,8 +94,8 @@ class Store:
         if self.hull is None:
             return
         hull, kept = self.hull, list[list[Range]]()
-        place = (*(slice(*ends) for ends in hull), ...)
-        gone = np.ones(self.done[place].shape, bool)
+        place: tuple[Any, ...] = (*(slice(*ends) for ends in hull), ...)
+        gone = np.ones(self.done[place].shape, np.bool_)
         for axis, (low, high) in ranges:
             at = self.tensor.axes.index(axis)
             own = [*hull[:at], (max(low, hull[at][0]), min(high, hull[at][1])), *hull[at + 1 :]]

@@ -176,7 +176,7 @@ class LoopNest:
         interior, ones = self.interior, np.ones(self.shape)
         made, times, is_whole = interior.is_made[:, None], ones, np.ones(self.shape, np.bool_)
         streams, share, sizes, moved = ones, ones, [ones], [ones]
-        tile = sum(self.buffers) / interior.sizes[:, None]  # type: ignore[operator]
+        tile = (self.buffers[0] + self.buffers[1]) / interior.sizes[:, None]
         innermost = np.full(self.shape, -1)
         for k, own in enumerate(self.along):
             innermost = np.where(own.changes, k, innermost)

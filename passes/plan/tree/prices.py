@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,15 @@ class NestPrices:
     repeated: Floats
 
     def only(self, chosen: Chosen) -> NestPrices:
-        return replace(self, **{name: getattr(self, name)[..., chosen] for name in _BY_CANDIDATE})
+        arrays: dict[str, Any] = {name: getattr(self, name)[..., chosen] for name in _BY_CANDIDATE}
+        return replace(self, **arrays)
 
     @staticmethod
     def joined(parts: Sequence[NestPrices]) -> NestPrices:
         """Candidates of several nests of the same layers."""
-        arrays = {name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in _BY_CANDIDATE}
+        arrays: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in _BY_CANDIDATE
+        }
         return replace(parts[0], **arrays)
 
     def own(self, resident: NDArray[np.bool_]) -> Floats:

@@ -26,8 +26,8 @@ from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import good_nests
 from frustum.passes.plan.tree.forest import LEVELS, Forest, ForestRecord, SearchLimits, shifted
 from frustum.passes.plan.tree.intervals import LayerInterval, steps_of
-from frustum.passes.plan.tree.prices import Floats, NestPrices
-from frustum.passes.plan.tree.spans import Extents, Reads
+from frustum.passes.plan.tree.prices import NestPrices
+from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
 SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
@@ -68,11 +68,13 @@ class PlanSearch:
         self.wanted = np.array(wanted)
         self.reads = Reads(network)
         self.layers = tuple(network.layers)
-        self.room = np.arange(LEVELS + 1) * (capacity / LEVELS)
+        self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
         self.extents = {axis: axis.extent for layer in self.layers for axis in layer.axes}
         self.extents |= {axis: axis.extent for tensor in network.tensors for axis in tensor.axes}
         number = {layer: k for k, layer in enumerate(self.layers)}
-        self.users = {t: [number[layer] for layer in users] for t, users in self.reads.users.items()}
+        self.users: Mapping[Tensor, list[int]] = {
+            t: [number[layer] for layer in users] for t, users in self.reads.users.items()
+        }
         self.copies: tuple[Copy, ...] = ()
         """Layers of the network that are others made again."""
         self._intervals: dict[tuple[int, int], LayerInterval] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +143,8 @@ class Reads:
         assert position is not None
         if position.terms == ((axis, 1),) and position.is_linear and not position.offset:
             return own
-        low, high = position.hull({axis: (own.low, own.high)})
+        ranges: dict[Axis, Any] = {axis: (own.low, own.high)}
+        low, high = position.hull(ranges)
         found = settled(np.maximum(low, 0), np.minimum(high, read.axis.extent))
         is_empty = own.low >= own.high
         if is_empty.any():
