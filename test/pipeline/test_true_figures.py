@@ -174,7 +174,7 @@ def test_bounds_of_networks_hold(name):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=1)
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ZOO)
 def test_bounds_of_networks_are_those_of_the_graph(name):
     check_bounds(f"zoo:{name}", "default", [{"policy": "pyramid"}], dtype="f16")
@@ -187,7 +187,7 @@ def test_bounds_of_blocks_hold(path):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=2)
+@pytest.mark.soak
 @pytest.mark.parametrize("path", others("bench/blocks"))
 def test_bounds_of_blocks_are_those_of_the_graph(path):
     check_bounds_of(block(path), [{"policy": "none"}])
@@ -214,7 +214,7 @@ def test_bounds_of_models_hold(path):
 
 
 @pytest.mark.slow
-@pytest.mark.soak(but=2)
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("path", others("models"))
 def test_bounds_of_models_are_those_of_the_graph(path):
     check_bounds(path, "default", [{"policy": "none"}], **OPEN.get(path.stem, {}))

@@ -82,7 +82,7 @@ def test_parts_of_several_tiles_are_gone_through_in_the_order(order):
 def test_clusters_that_send_nothing_go_through_one_grid(clusters):
     machine = small(clusters, 4)
     machine = replace(machine, chip=replace(machine.chip, cluster=replace(machine.cluster, cdma=None)))
-    check(*one_window(1, 24, 40), machine, order="serpentine", policy="none")
+    check(*one_window(1, 8, 120), machine, order="serpentine", policy="none")
 
 
 def test_what_nobody_hands_over_is_dealt_as_the_order_says():

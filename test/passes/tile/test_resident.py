@@ -49,6 +49,23 @@ def test_what_moves_from_cluster_to_cluster_begins_further_on():
     assert at_clusters(Interval(Affine(2, cluster=3), 4), 3) == [2, 5, 8]
 
 
+@pytest.mark.parametrize(
+    ("rows", "by", "meeting"),
+    [
+        (4, 1, (Affine(3, cluster=4), 1, None)),  # the last row of a strip
+        (4, -1, (Affine(cluster=4), 4, Affine(1, cluster=4))),  # the first of four: they are limited to it
+        (1, -1, (Affine(cluster=1), 1, None)),  # all of a strip, which needs no limit
+    ],
+)
+def test_of_a_strip_its_neighbour_gets_the_border(rows, by, meeting):
+    """Three clusters with strips of rows, of which each needs a row of the one before and of the one behind."""
+    whole, own = Interval(Affine(), 1), Interval(Affine(cluster=rows), rows)
+    asked = (whole, whole, Interval(Affine(-1, cluster=rows), rows + 2), whole)
+    part = Region.of((span.start, span.extent) for span in (whole, whole, own, whole))
+    kept = Resident((1, 1, 3 * rows, 1), asked, (whole, whole, own, whole), part, (1, 1, 1, 1), 3, asked)
+    assert kept.meet(2, by) == meeting
+
+
 @st.composite
 def stays(draw):
     """Dealt along channels, rows or columns, in one or two tiles each, perhaps with borders that are made again; read
