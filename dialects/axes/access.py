@@ -115,7 +115,7 @@ class Affine:
             return low, high + 1
         if isinstance(low, int):
             return _bent(self.bend, self.extent, low, high)
-        return _all_bent(self.bend, self.extent, low, high)  # type: ignore[return-value]
+        return _all_bent(self.bend, self.extent, low, high)
 
     def seen(self, extent: int) -> NDArray[np.bool_]:
         """Which positions of [0, extent) there are."""
