@@ -16,7 +16,7 @@ from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.forest import LEVELS
 from frustum.passes.plan.tree.search import searched
-from frustum.passes.plan.tree.trace import no_plan, plan_of
+from frustum.passes.plan.tree.trace import fitting_plan, no_plan
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> C
     DoesNotFit where it takes more SRAM than there is."""
     capacity = target.cluster.sram.capacity_bytes
     if tree is None:
-        tree = plan_of(searched(network, capacity))
+        return CountedPlan(network, target, *fitting_plan(network, capacity))
     counted = count(network, tree)
     if counted.sram_bytes > capacity:
         what, found = "what is resident and streamed at a time", f"{counted.sram_bytes} B"

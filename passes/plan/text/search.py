@@ -15,8 +15,7 @@ from frustum.dialects.graph.axes import read_network
 from frustum.dialects.plan.dialect import plan_op
 from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.text.apply import plans_of
-from frustum.passes.plan.tree.search import searched
-from frustum.passes.plan.tree.trace import plan_of
+from frustum.passes.plan.tree.trace import fitting_plan
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class SearchPlan(ModulePass):
         target = target_of(op)
         old = {plan.network_name: plan for plan in plans_of(op)}
         for network in list(networks_of(op)):
-            tree = plan_of(searched(read_network(network), target.cluster.sram.capacity_bytes))
+            tree, _ = fitting_plan(read_network(network), target.cluster.sram.capacity_bytes)
             name = network.sym_name.data
             if name in old:
                 Rewriter.erase_op(old[name])

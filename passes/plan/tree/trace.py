@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.count import Counted, count
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Resident, Sequence
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.forest import LEVELS, ForestRecord, Kept, UnitStep, part_axis
 from frustum.passes.plan.tree.intervals import ClassCut
 from frustum.passes.plan.tree.nest import Interior, LoopNest
-from frustum.passes.plan.tree.search import LoopWay, PlanSearch
+from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Extents
 
 NEARLY = 1 + 1e-9
@@ -33,6 +35,30 @@ class TreePlace:
     tiles: Mapping[Axis, tuple[int, ...]]
     resident: dict[Tensor, float]
     depth: int
+
+
+TRIES = 4
+"""Smaller sizes of SRAM for which a plan is searched where one takes more than its prices say. 2026-11-28."""
+
+
+def fitting_plan(network: AxisNetwork, capacity: int) -> tuple[Sequence, Counted]:
+    """The plan with the fewest DRAM bytes, and its count; DoesNotFit where none fits.
+
+    Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
+    than there is, the plan for so much less is taken.
+    """
+    room = capacity
+    for _ in range(TRIES):
+        search = searched(network, room)
+        plan = plan_of(search)
+        counted = count(network, plan)
+        if counted.sram_bytes <= capacity:
+            return plan, counted
+        room = min(room - 1, room * capacity // counted.sram_bytes)
+    raise DoesNotFit(
+        "what is resident and streamed at a time", f"network @{network.name}", f"{counted.sram_bytes} B",
+        f"{capacity} B of SRAM", "sram",
+    )  # fmt: skip
 
 
 def plan_of(search: PlanSearch) -> Sequence:
