@@ -222,7 +222,6 @@ def test_units_with_resident_maps_give_the_same_numbers():
 
 
 @pytest.mark.slow
-@pytest.mark.soak
 def test_layers_one_by_one_give_the_same_numbers_with_all_maps_in_sram():
     joined_in_sram = []
 

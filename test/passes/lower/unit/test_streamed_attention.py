@@ -11,6 +11,7 @@ from stops import aimed, executable, modules_at_stops, target
 
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import graph as g
+from frustum.dialects import isa
 from frustum.dialects.module import COST_PARTS, numbers_of
 from frustum.passes.plan.cost import CostParts
 from frustum.passes.plan.unit_ops import units_of
@@ -201,3 +202,15 @@ def count_of(built):
     """DRAM bytes by class."""
     machine = Machine(built)
     return count(machine.expanded, machine.target, built.code.page_bytes).dram_bytes_by_class
+
+
+def test_wide_results_are_divided_while_those_behind_them_come():
+    """The loop behind all blocks: what is loaded, then what is computed of it and stored."""
+    module, _ = attention((1, 1), (16, 16), 130, 200, causal_from=0)
+    module = aimed(module, small("df", 8192, 4096, 2048))
+    Run().advance(module, ["typed", "fused", "tiled", "placed", "lowered"], Choices(dtype="bf16", carry="f32"))
+    loops = [list(op.body.block.ops) for op in module.walk() if isinstance(op, isa.RepeatOp)]
+    (found,) = (ops for ops in loops if any(isinstance(op, isa.BinaryOp) and op.kind.data == "div" for op in ops))
+    stages = [(op.name.partition(".")[2], op.stage.value.data) for op in found if not isinstance(op, isa.AllocOp)]
+    assert stages[:2] == [("copy", 0)] * 2 and stages[-1] == ("copy", 1)
+    assert len(stages) > 4 and {stage for _, stage in stages[2:]} == {1}
