@@ -12,9 +12,10 @@ LIMITS = {
     # before windowed attention, heads in chunks, tiles of several tensors and attention of integers; 59,500 before
     # norms in place, convolutions and results in parts, and depthwise layers on both units of a core; 62,500 before
     # operators of language models (integers, constant indices, stored weights), a check and bounds that can be trusted,
-    # and axes and trees of plans, beside which the planner stands until it goes
-    "lines of code": 67_300,
-    "files": 493,
+    # and axes of layers; 67,300 before the search over trees of plans, their text, count, certificates and values, beside
+    # which the planner stands until it goes, with names that both have
+    "lines of code": 71_700,
+    "files": 528,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,
@@ -25,7 +26,7 @@ LIMITS = {
     "string look-ups in params": 0,
     "casts": 20,
     "type: ignore": 20,
-    "class names with several meanings": 38,
+    "class names with several meanings": 46,
 }
 """What is larger wants a reason, which then stands in the commit that raises the limit."""
 MOST_FILES_IN_A_FOLDER = 20
