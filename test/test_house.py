@@ -12,7 +12,7 @@ LIMITS = {
     # before windowed attention, heads in chunks, tiles of several tensors and attention of integers; 59,500 before
     # norms in place, convolutions and results in parts, and depthwise layers on both units of a core; 62,500 before
     # operators of language models (integers, constant indices, stored weights), a check and bounds that can be trusted,
-    # and axes of layers; 67,300 before the search over trees of plans, their text, count, certificates and values, beside
+    # and axes of layers; 67,300 before the search over trees of plans, their text, counts, certificates, values, beside
     # which the planner stands until it goes, with names that both have
     "lines of code": 71_700,
     "files": 528,
