@@ -49,6 +49,7 @@ def same(report, again):
 
 
 @pytest.mark.slow
+@pytest.mark.soak(but=1)
 @pytest.mark.parametrize("name, target", TERMS)
 def test_networks_have_the_bound_that_the_file_has(name, target):
     model = zoo_model(name)
@@ -172,6 +173,7 @@ def test_what_does_not_fit_cannot_be_loaded_while_a_layer_is_unfinished():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_the_share_of_layers_that_read_nram_is_of_those_that_follow_another():
     report = timed(zoo_model("squeezenet"), "edge", policy="pyramid")
     share = report["nram_operand_share"]

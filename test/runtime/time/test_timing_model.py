@@ -28,6 +28,7 @@ def test_compiled_networks_take_what_the_model_says(case):
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @SETTINGS
 @given(COMPILED)
 def test_further_networks_take_what_the_model_says(case):
