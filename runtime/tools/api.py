@@ -44,6 +44,7 @@ from frustum.runtime.study.difference import Difference
 from frustum.runtime.study.explain_text import Explanation
 from frustum.runtime.study.exploration import Exploration
 from frustum.runtime.study.options import ExplainKeywords
+from frustum.runtime.study.planned import CountedPlan, Curve, curve_of, planned
 from frustum.runtime.study.published.cases import ComparedFigure
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ if TYPE_CHECKING:
     from frustum.runtime.report.report import Check
 
 __all__ = [
-    "ComparedFigure", "Compiled", "Diagnostic", "Difference", "Error", "Explanation", "Exploration", "Report", "Result",
-    "Target", "compare", "compile", "diff", "explain", "explore", "inspect", "run", "target_schema", "targets",
-    "warm_up",
+    "ComparedFigure", "Compiled", "CountedPlan", "Curve", "Diagnostic", "Difference", "Error", "Explanation",
+    "Exploration", "Report", "Result", "Target", "compare", "compile", "curve", "diff", "explain", "explore", "inspect",
+    "plan", "run", "target_schema", "targets", "warm_up",
 ]  # fmt: skip
 
 P = ParamSpec("P")
@@ -305,6 +306,32 @@ def explain(asked: ExplainKeywords) -> Explanation:
 
     check_choices(asked)
     return explanation(asked)[0]
+
+
+@takes(Keywords)
+def plan(asked: Keywords) -> tuple[CountedPlan, ...]:
+    """The plan with the fewest DRAM bytes on one cluster of every network of a model, as a tree (docs/ir-plan.md).
+
+    `model` and those options of `frustum.compile` that say something of the network or the machine.
+    """
+    from frustum.runtime.tools.plan import networks_of_request
+
+    check_choices(asked)
+    networks, target, _ = networks_of_request(asked)
+    return tuple(planned(network, target) for network in networks)
+
+
+@takes(Keywords)
+def curve(asked: Keywords) -> tuple[Curve, ...]:
+    """DRAM bytes against SRAM capacity of every network of a model, for 64 shares of a cluster's SRAM.
+
+    `model` and options as for `frustum.plan`.
+    """
+    from frustum.runtime.tools.plan import networks_of_request
+
+    check_choices(asked)
+    networks, target, _ = networks_of_request(asked)
+    return tuple(curve_of(network, target) for network in networks)
 
 
 def explore(

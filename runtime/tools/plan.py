@@ -54,7 +54,8 @@ def main(options: PlanOptions) -> int:
 def networks_of_request(options: Keywords) -> tuple[list[AxisNetwork], Target, Request]:
     """The networks of a model on the device, each for the search, and what was asked, with the target's element type.
 
-    UsageError for options that have no meaning here."""
+    UsageError for options that have no meaning here.
+    """
     refuse_others(options)
     request = Request(**{each.name: getattr(options, each.name) for each in fields(Keywords)})
     target = asked.given_target(request) or targets.load(asked.DEFAULT_TARGET)
@@ -98,8 +99,8 @@ def given_plans(file: Path, networks: list[AxisNetwork], target: Target) -> list
     found: dict[str, CountedPlan] = {}
     for plan in read_plans(text, extents, str(file)):
         if plan.target != target.name:
-            found_for = f"{file}: error: it is planned for {plan.target}"
-            raise UsageError(f"{found_for}: say --target {plan.target}, or plan again")
+            own = plan.target
+            raise UsageError(f"{file}: error: it is planned for {own}: say --target {own}, or plan again")
         if plan.name in found:
             raise UsageError(f"{file}: error: two plans are of @{plan.name}")
         try:

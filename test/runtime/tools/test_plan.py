@@ -123,7 +123,6 @@ WRONG = {
     "a tensor": ("resident x", "resident z", r"edited.plan:\d+:\d+: error: resident z: no tensor is called z"),
     "an extent": ("of 12 rolling", "of 13 rolling", r"edited.plan:\d+:\d+: error: .*end at 13, the extent .* is 12"),
     "a word": ("rolling", "rollin", r"edited.plan:\d+:\d+: error: .*found 'rollin'; did you mean 'rolling'"),
-    "a target": ('"tight16"', '"edge"', r"edited.plan: error: it is planned for edge: say --target edge"),
     "a network": ("@residual", "@other", r"edited.plan: error: it is a plan of @other; the model has @residual"),
 }
 
@@ -138,6 +137,14 @@ def test_what_is_wrong_in_a_plan_is_said_where_it_is(what, place, plan, tmp_path
     code, out, err = plan("--plan", edited)
     assert (code, out) == (2, "")
     assert re.search(said, err) and "Traceback" not in err
+
+
+def test_a_plan_for_another_machine_is_refused(place, plan, tmp_path):
+    edited = tmp_path / "edited.plan"
+    edited.write_text((place / "found.plan").read_text().replace('"tight16"', '"edge"'))
+    code, out, err = plan("--plan", edited)
+    assert (code, out) == (2, "")
+    assert err.endswith("edited.plan: error: it is planned for edge: say --target edge, or plan again\n")
 
 
 def test_a_plan_that_takes_more_sram_than_there_is_does_not_fit(place, plan, tmp_path):

@@ -20,9 +20,11 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import onnx_models
+import plan_nets
 import pytest
 from mixed_models import model as network_of
 from mixed_models import node
+from plan_values import run_of
 from window_chains import machine
 
 import frustum
@@ -32,6 +34,9 @@ from frustum.backend.file.executable import open_executable
 from frustum.backend.pipeline import STOPS
 from frustum.dialects.errors import Error
 from frustum.dialects.isa.tables.stored_table import TableError, read_table
+from frustum.dialects.plan.check import PlanError
+from frustum.dialects.plan.parse import parse_plan
+from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target import Target, TargetError
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.errors import ModelError, Unsupported
@@ -48,6 +53,7 @@ from frustum.runtime.model.execution import execute_chain
 from frustum.runtime.model.options import IMPORTED, Request, RunOptions, flag_of, options_of, refuse_late
 from frustum.runtime.model.stream import times_of
 from frustum.runtime.pipeline_text import PipelineError
+from frustum.runtime.reference.plan import AbsentElement
 from frustum.runtime.study.workers import workers
 from frustum.runtime.tools import cli, inspect
 
@@ -113,6 +119,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 # --- what is refused ---------------------------------------------------------------------------------------
 
 REFUSED: dict[str, str] = {
+    "error: --dtype int8: plans as trees are made for floating point and for models of integers":
+        "plan {model} --dtype int8",
     "{}: error: is compiled already": "compile {made} -o {tmp}/out",
     "{}: error: --target is for models that are not compiled yet": "inspect {made} --target edge",
     "{}: error: --bind needs --target: it says what that runs of the model": "inspect {model} --bind x=1",
@@ -181,6 +189,11 @@ CALLED: dict[str, Callable[[SimpleNamespace], object]] = {
 }  # fmt: skip
 """The same for what only Python can say."""
 ELSEWHERE = {
+    "{}: error: --certificate wants all plans: {}":
+        ("--certificate wants all plans: ",
+         "runtime/tools/test_plan.py::test_parts_of_a_model_are_plans_of_one_file"),
+    "{}: error: it is planned for {}: say --target {}, or plan again":
+        (": error: it is planned for ", "runtime/tools/test_plan.py::test_a_plan_for_another_machine_is_refused"),
     "error: --cuts: layer '{}' ({}) runs on the host: {}":
         ("runs on the host: ", "runtime/show/test_page_host.py::test_cuts_of_host_layers_are_refused"),
     "error: --cuts: no layer is called '{}': all of the model runs on the host":
@@ -359,6 +372,13 @@ def _damaged_stage(files: SimpleNamespace) -> None:
     frustum.compile(Path(files.tmp) / "broken.mlir")
 
 
+def _absent(files: SimpleNamespace) -> None:
+    """A plan whose second layer comes first, which nobody has checked."""
+    case = plan_nets.case(plan_nets.mlp)
+    case.plan = Compute(("matmul_3", "matmul_2", "matmul_1"))
+    run_of(case, is_checked=False)
+
+
 def _small(files: SimpleNamespace) -> Target:
     edge = targets.load("edge")
     return replace(edge, chip=replace(edge.chip, dram=replace(edge.chip.dram, capacity_bytes=1024)))
@@ -368,6 +388,8 @@ ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {
     failures.UsageError: (2, lambda files: frustum.compile(files.model, dtype="f8")),
     failures.Differs: (3, _differs),
     failures.WorseThanAllowed: (5, _worse),
+    PlanError: (2, lambda files: parse_plan("plan @net for {")),
+    AbsentElement: (2, _absent),
     DoesNotFit: (4, lambda files: frustum.compile(files.model, _small(files))),
     OrderDoesNotFit: (4, lambda files: frustum.compile(
         files.chain, machine(1, 4, sram=16 << 10), policy="optimal", order="checkerboard", borders="exchange")),
