@@ -211,6 +211,13 @@ class Around:
 class Named:
     """Layers, tensors and axes of a network by name, and a plan that names them."""
 
+    network: AxisNetwork
+    plan: Node
+    order: list[str]
+    layers: dict[str, Layer]
+    tensors: dict[str, Tensor]
+    shared: set[str]
+
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
         self.network, self.plan = network, plan
         self.order = list(layers_in(plan))

@@ -46,6 +46,8 @@ Place: TypeAlias = int | tuple[int, str]
 class Measured(Ranged):
     """A plan with the sizes of its buffers."""
 
+    counted: Counted
+
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
         super().__init__(network, plan)
         self.counted = Counted()

@@ -124,6 +124,9 @@ PARTS_OF_NAMES = ("#", "/", "-", "+", "!", "%", "*", "?", "|", "=")
 class PlanReader:
     """Reads statements with a parser of xDSL that stands before them."""
 
+    parser: Parser
+    extents: Extents | None
+
     def __init__(self, parser: Parser, extents: Extents | None = None) -> None:
         self.parser, self.extents = parser, extents
         self.known: Mapping[str, int] | None = None

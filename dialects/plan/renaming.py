@@ -61,6 +61,10 @@ class Example:
 class Renaming:
     """What the pairs make of any name."""
 
+    pairs: tuple[tuple[str, str], ...]
+    known: dict[str, str]
+    examples: list[Example]
+
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self.pairs = tuple(pairs)
         self.known = dict(self.pairs)

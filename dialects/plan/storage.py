@@ -13,6 +13,8 @@ from frustum.dialects.plan.tree import Compute, Sequence, nodes_in
 class Overwritten:
     """The boxes of tensors that are gone, pass by pass."""
 
+    taken: dict[Tensor, Tensor]
+
     def __init__(self, plan: Named) -> None:
         residents = [r for node in nodes_in(plan.plan) if isinstance(node, Sequence) for r in node.residents]
         self.taken = {plan.tensors[r.tensor]: plan.tensors[r.storage_of] for r in residents if r.storage_of}

@@ -75,11 +75,13 @@ OPTIONS = {
 }
 """What fixes types and shapes, as for `frustum plan`; what was not said is absent."""
 COUNTS = ("read_bytes", "write_bytes", "sram_bytes")
-CERTIFICATE = {"format": _one_of([FORMAT]), "model": OBJECT, "target": OBJECT, "options": OBJECT, "plans": OBJECTS}
+CERTIFICATE: dict[str, Kind] = {
+    "format": _one_of([FORMAT]), "model": OBJECT, "target": OBJECT, "options": OBJECT, "plans": OBJECTS,
+}  # fmt: skip
 MODEL = {"sha256": TEXT}
 TARGET = {"name": TEXT, "sha256": TEXT}
-PLAN = {"network": TEXT, **dict.fromkeys(COUNTS, COUNT), "nodes": OBJECTS, "plan": LINES}
-NODE = {"title": TEXT, "dram_bytes": COUNT, "sram_bytes": COUNT}
+PLAN: dict[str, Kind] = {"network": TEXT, **dict.fromkeys(COUNTS, COUNT), "nodes": OBJECTS, "plan": LINES}
+NODE: dict[str, Kind] = {"title": TEXT, "dram_bytes": COUNT, "sram_bytes": COUNT}
 """What objects of a certificate have: all of it, and nothing else."""
 
 

@@ -288,7 +288,7 @@ def _divisor(points: Points) -> Array:
     return total.reshape(total.shape[: len(points.shape)])
 
 
-EXTREMES = {Reduction.MAX: np.maximum, Reduction.MIN: np.minimum}
+EXTREMES: dict[Reduction, np.ufunc] = {Reduction.MAX: np.maximum, Reduction.MIN: np.minimum}
 
 
 def _reduced(points: Points) -> Array:

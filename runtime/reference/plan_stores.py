@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Box, Layer
@@ -38,6 +39,14 @@ class Clock:
 class Store:
     """Elements of one tensor: `values` `[channels, ...]`, and of each how many points went into it: 0, it is absent;
     `total`, it is whole.  With a clock it notes from when to when each element is needed."""
+
+    tensor: Tensor
+    total: int
+    clock: Clock | None
+    values: NDArray[Any]
+    done: NDArray[np.int64]
+    since: NDArray[np.int64]
+    used: NDArray[np.int64]
 
     def __init__(self, tensor: Tensor, channels: int, total: int, clock: Clock | None = None) -> None:
         self.tensor, self.total, self.clock = tensor, total, clock
@@ -125,6 +134,11 @@ class Store:
 
 class Tile:
     """A copy of a box of a store, for one part of a layer."""
+
+    values: NDArray[Any]
+    done: NDArray[np.int64]
+    starts: list[Any]
+    whole: tuple[int, ...]
 
     def __init__(self, store: Store, box: Box) -> None:
         place = store.place(box)

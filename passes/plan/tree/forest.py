@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
@@ -59,13 +60,24 @@ class UnitPrices(Protocol):
     reads: Reads
     users: Mapping[Tensor, list[int]]
 
-    def interval(self, first: int, stop: int) -> LayerInterval: ...
-    def levels(self, size: float) -> int: ...
-    def size(self, tensor: Tensor, extents: Extents) -> float: ...
+    def interval(self, first: int, stop: int) -> LayerInterval:
+        """Layers [first, stop)."""
+        ...
+
+    def levels(self, size: float) -> int:
+        """Shares of SRAM that so many bytes take."""
+        ...
+
+    def size(self, tensor: Tensor, extents: Extents) -> float:
+        """Bytes of all of a tensor."""
+        ...
+
     def unit(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
         most: Floats | None = None,
-    ) -> Floats: ...  # fmt: skip
+    ) -> Floats:  # fmt: skip
+        """The curve of an interval as one unit."""
+        ...
 
 
 @dataclass
@@ -106,6 +118,21 @@ def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> 
 
 class Forest:
     """UnitPrices over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
+
+    search: UnitPrices
+    first: int
+    stop: int
+    extents: Extents
+    resident: Mapping[Tensor, float]
+    depth: int
+    record: ForestRecord | None
+    most_states: int
+    has_shares: bool
+    sizes: dict[Tensor, float]
+    uses: dict[Tensor, list[int]]
+    outside: dict[Tensor, None]
+    most: NDArray[np.float64] | None
+    least_after: NDArray[np.float64]
 
     def __init__(
         self, search: UnitPrices, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
@@ -173,6 +200,7 @@ class Forest:
         return self.uses[tensor][-1] >= end
 
     def may_stay(self, tensor: Tensor, own: LayerInterval, end: int) -> bool:
+        """Whether a tensor that a unit uses may lie in SRAM from then on."""
         maker, size = own.makers.get(tensor), self.sizes[tensor]
         if not self.is_read_from(tensor, end) and (maker is None or maker.storage_of is None):
             return False

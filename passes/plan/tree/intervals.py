@@ -158,6 +158,7 @@ def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int)
 def cut_of(
     interval: LayerInterval, group: Class, steps: Sequence[int], extents: Extents, *, is_rolling: bool
 ) -> ClassCut:  # fmt: skip
+    """A class in ranges of each of these steps; fewer passes than the most have empty ones at their end."""
     axis = interval.reference(group)
     extent = extents[axis]
     first = np.arange(-(-extent // min(steps)))[None, :] * np.array(steps)[:, None]

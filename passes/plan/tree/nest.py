@@ -12,17 +12,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
+from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
 from frustum.passes.plan.tree.intervals import LayerInterval
 from frustum.passes.plan.tree.passes import ClassTiles, Passes
 from frustum.passes.plan.tree.prices import NestPrices
-from frustum.passes.plan.tree.spans import Extents, Floats
+from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
 MOST_REPEATED = 2.0
 """Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
@@ -33,6 +35,20 @@ NO_BYTES = 1e-3
 
 class Interior:
     """What nests of an interval have in common: sizes, lives, streamed axes."""
+
+    own: LayerInterval
+    extents: Extents
+    tensors: tuple[Tensor, ...]
+    layers: tuple[Layer, ...]
+    reads: Reads
+    sizes: NDArray[Any]
+    outside: NDArray[Any]
+    first_user: list[Layer]
+    streams: list[tuple[Layer, Axis, Axis] | None]
+    is_streamed: NDArray[Any]
+    alive: NDArray[np.float64]
+    is_made: NDArray[Any]
+    replaced: tuple[tuple[int, int, int], ...]
 
     def __init__(self, own: LayerInterval, extents: Extents) -> None:
         self.own, self.extents = own, extents
@@ -62,6 +78,7 @@ class Interior:
         )  # fmt: skip
 
     def along(self, passes: Passes) -> ClassTiles:
+        """The interval's tensors along one class; found once."""
         if passes not in self._along:
             self._along[passes] = passes.along(self.streams)
         return self._along[passes]
@@ -121,6 +138,11 @@ class NestWays:
 
 class LoopNest:
     """An interval under several ways of as many loops."""
+
+    interior: Interior
+    ways: Sequence[NestWays]
+    along: list[ClassTiles]
+    shape: tuple[int, int]
 
     def __init__(self, interior: Interior, ways: Sequence[NestWays]) -> None:
         self.interior, self.ways = interior, ways

@@ -13,7 +13,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
-from frustum.passes.plan.tree.spans import Extents, Floats, Ints, PassRanges, settled
+from frustum.passes.plan.tree.spans import Extents, Floats, Ints, PassRanges, Reads, settled
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +50,13 @@ class ClassTiles:
 
 class Passes:
     """Of layers in order, in one cut."""
+
+    reads: Reads
+    layers: tuple[Layer, ...]
+    tensors: tuple[Tensor, ...]
+    cut: ClassCut
+    extents: Extents
+    counts: Ints
 
     def __init__(self, own: LayerInterval, cut: ClassCut, extents: Extents) -> None:
         self.reads, self.layers, self.tensors = own.reads, own.layers, own.touched

@@ -16,10 +16,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
-from frustum.dialects.axes.network import AxisNetwork
+from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
@@ -61,6 +62,15 @@ class PlanSearch:
     """Of one network in a memory of `capacity` bytes.  `curve`: the fewest DRAM bytes for each of its 64 shares; exact
     for those that are `wanted`, no fewer than that for the others."""
 
+    network: AxisNetwork
+    capacity: int
+    limits: SearchLimits
+    wanted: NDArray[Any]
+    reads: Reads
+    layers: tuple[Layer, ...]
+    extents: dict[Axis, int]
+    looked_at: int
+
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None, wanted: Sequence[int] = (LEVELS,)
     ) -> None:
@@ -89,6 +99,7 @@ class PlanSearch:
         return self.root(None).curve()
 
     def root(self, record: ForestRecord | None) -> Forest:
+        """The units of the whole network, below what narrower searches have found."""
         most = np.full(LEVELS + 1, -np.inf)
         most[self.wanted] = self.most[self.wanted]
         return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, most)
@@ -111,6 +122,7 @@ class PlanSearch:
         return math.ceil(size * LEVELS / self.capacity - 1e-9)
 
     def interval(self, first: int, stop: int) -> LayerInterval:
+        """Layers [first, stop)."""
         if (first, stop) not in self._intervals:
             self._intervals[first, stop] = LayerInterval(self.network, self.reads, self.layers[first:stop])
         return self._intervals[first, stop]
@@ -121,6 +133,7 @@ class PlanSearch:
     def key(
         self, kind: str, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float], depth: int
     ) -> object:  # fmt: skip
+        """Equal for equal intervals in equal places."""
         numbers = own.numbers
         return (
             kind, own.key, tuple(extents[axis] for axis in own.axes), depth,
@@ -140,6 +153,7 @@ class PlanSearch:
         return self._curves[key]
 
     def good_nests(self, own: LayerInterval, extents: Extents) -> NestPrices:
+        """`best.good_nests`, found once for equal intervals."""
         key = self.key("good", own, extents, {}, 0)
         if key not in self._good:
             self._good[key], count = good_nests(own, extents, self.room, self.limits)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.axes.access import Affine
-from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.axis import Axis, Dim
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 
@@ -96,6 +96,8 @@ def settled(low: Ints, high: Ints) -> PassRanges:
 
 class Reads:
     """Of every layer of a network what it reads, axis by axis; found once."""
+
+    axes_of: dict[Tensor, Dim]
 
     def __init__(self, network: AxisNetwork) -> None:
         self.network = network

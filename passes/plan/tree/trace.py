@@ -71,6 +71,7 @@ def plan_of(search: PlanSearch) -> Sequence:
 
 
 def no_plan(search: PlanSearch) -> DoesNotFit:
+    """What is said where no plan fits."""
     where, available = f"network @{search.network.name}", f"{search.capacity} B of SRAM"
     return DoesNotFit("its smallest tiles", where, "more", available, "sram")
 
