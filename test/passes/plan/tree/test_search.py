@@ -1,5 +1,8 @@
 """The search's prices, against the count of its plans pass by pass."""
 
+import ast
+from pathlib import Path
+
 import pytest
 import random_plans
 from axis_networks import mlp, network, windows
@@ -8,6 +11,7 @@ from hypothesis import strategies as st
 
 from frustum.dialects.plan.count import count
 from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.plan.tree import search as search_module
 from frustum.passes.plan.tree.forest import LEVELS
 from frustum.passes.plan.tree.search import PlanSearch, searched
 from frustum.passes.plan.tree.trace import fitting_plan, plan_of
@@ -85,3 +89,15 @@ def test_plans_of_networks_of_the_zoo(name):
     (net,) = networks_to_plan(import_onnx(load_model(zoo_model(name, 0))), target, "f16")
     found = check(net, target.cluster.sram.capacity_bytes)
     assert found.dram_bytes <= {"squeezenet": 1.01, "resnet18": 1.6}[name] * net.compulsory_bytes
+
+
+def test_the_search_names_no_operation_and_no_machine():
+    """It knows axes, trees and its own files; of the machine one number, the bytes of SRAM."""
+    known = ("frustum.dialects.axes", "frustum.dialects.plan", "frustum.dialects.target.fit", "frustum.passes.plan.tree")
+    for file in Path(search_module.__file__).parent.glob("*.py"):
+        tree = ast.parse(file.read_text())
+        named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        own = [name for name in named if name.startswith("frustum")]
+        assert all(name.startswith(known) for name in own), (file.name, own)
+        words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert not words & {"clusters", "cores", "source", "role"}, file.name
