@@ -18,8 +18,6 @@ from frustum.passes.plan.tree.trace import fitting_plan, plan_of
 
 OFF = 0.06
 """A part of a tensor that stays is whole positions of one axis: in small networks these are a few per cent."""
-
-
 MLP = (64, 48), (48, 192), (192, 48)
 
 
@@ -93,7 +91,8 @@ def test_plans_of_networks_of_the_zoo(name):
 
 def test_the_search_names_no_operation_and_no_machine():
     """It knows axes, trees and its own files; of the machine one number, the bytes of SRAM."""
-    known = ("frustum.dialects.axes", "frustum.dialects.plan", "frustum.dialects.target.fit", "frustum.passes.plan.tree")
+    folders = "dialects.axes", "dialects.plan", "dialects.target.fit", "passes.plan.tree"
+    known = tuple(f"frustum.{folder}" for folder in folders)
     for file in Path(search_module.__file__).parent.glob("*.py"):
         tree = ast.parse(file.read_text())
         named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
