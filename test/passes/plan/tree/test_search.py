@@ -9,12 +9,17 @@ from axis_networks import mlp, network, windows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from frustum.backend import targets
+from frustum.backend.network_to_plan import networks_to_plan
 from frustum.dialects.plan.count import count
 from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.onnx.import_onnx import import_onnx
+from frustum.passes.onnx.loading import load_model
 from frustum.passes.plan.tree import search as search_module
 from frustum.passes.plan.tree.forest import LEVELS
 from frustum.passes.plan.tree.search import PlanSearch, searched
 from frustum.passes.plan.tree.trace import fitting_plan, plan_of
+from frustum.passes.zoo import zoo_model
 
 OFF = 0.06
 """A part of a tensor that stays is whole positions of one axis: in small networks these are a few per cent."""
@@ -42,7 +47,7 @@ def test_plans_of_random_networks_are_as_the_search_says(drawn, capacity):
 
 
 @pytest.mark.slow
-@settings(max_examples=200, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_plans.networks(), st.sampled_from([1 << 11, 1 << 13, 1 << 14, 1 << 16, 1 << 18]))
 def test_plans_of_many_random_networks_are_as_the_search_says(drawn, capacity):
     check(drawn.axes, capacity)
@@ -74,19 +79,12 @@ def test_rows_roll_where_maps_do_not_fit():
     assert found.points[net.layers[0].name] == 64 * 64 * 8 * 4 * 9, "no row is made twice"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["squeezenet", "resnet18"])
-def test_plans_of_networks_of_the_zoo(name):
-    from frustum.backend import targets
-    from frustum.backend.network_to_plan import networks_to_plan
-    from frustum.passes.onnx.import_onnx import import_onnx
-    from frustum.passes.onnx.loading import load_model
-    from frustum.passes.zoo import zoo_model
-
+@pytest.mark.soak
+def test_a_network_of_the_zoo_moves_hardly_more_than_it_must():
     target = targets.load("edge")
-    (net,) = networks_to_plan(import_onnx(load_model(zoo_model(name, 0))), target, "f16")
-    found = check(net, target.cluster.sram.capacity_bytes)
-    assert found.dram_bytes <= {"squeezenet": 1.01, "resnet18": 1.6}[name] * net.compulsory_bytes
+    (net,) = networks_to_plan(import_onnx(load_model(zoo_model("squeezenet", 0))), target, "f16")
+    _, counted = fitting_plan(net, target.cluster.sram.capacity_bytes)
+    assert counted.dram_bytes <= 1.01 * net.compulsory_bytes
 
 
 def test_the_search_names_no_operation_and_no_machine():
