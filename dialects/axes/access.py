@@ -117,11 +117,12 @@ class Affine:
             return _bent(self.bend, self.extent, low, high)
         return _all_bent(self.bend, self.extent, low, high)
 
-    def seen(self, extent: int) -> NDArray[np.bool_]:
-        """Which positions of [0, extent) there are."""
+    def seen(self, extent: int, of: Mapping[Axis, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+        """Which positions of [0, extent) there are, of some positions of axes, and all of those that are not named."""
         found = np.array([self.offset])
         for axis, coefficient in self.refined().terms:
-            found = np.unique(np.add.outer(found, coefficient * np.arange(axis.extent)))
+            own = np.flatnonzero(of[axis]) if axis in of else np.arange(axis.extent)
+            found = np.unique(np.add.outer(found, coefficient * own))
         found = found // self.divisor
         if self.bend:
             found = np.array([_bent(self.bend, self.extent, p, p)[0] for p in found.tolist()])

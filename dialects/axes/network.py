@@ -18,6 +18,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 
 Ranges = Mapping[Axis, tuple[int, int]]
 """Half-open parts of axes; an axis without one has its whole extent."""
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Box = dict[Axis, tuple[int, int]]
 """Half-open ranges of a tensor's axes."""
 
@@ -163,18 +164,27 @@ class AxisNetwork:
     def compulsory_bytes(self) -> int:
         """Every input and weight as far as it is read, and every output that a layer makes, once."""
         read = (t for t in self.tensors if t.kind in (Kind.INPUT, Kind.WEIGHT) and t in self.readers)
-        found = sum(self._needed(t) * t.element_bits // 8 for t in read)
+        found = sum(self._needed_elements(t) * t.element_bits // 8 for t in read)
         return found + sum(t.size_bytes for t in self.maker if t.is_output)
 
-    def _needed(self, tensor: Tensor) -> int:
-        """Elements at positions that some reader sees, axis by axis."""
-        seen: dict[Axis, np.ndarray[Any, np.dtype[np.bool_]]] = {a: np.zeros(a.extent, bool) for a in tensor.axes}
-        for layer in self.readers[tensor]:
+    def _needed_elements(self, tensor: Tensor) -> int:
+        return math.prod(int(each.sum()) for each in self._needed[tensor].values())
+
+    @cached_property
+    def _needed(self) -> dict[Tensor, dict[Axis, Mask]]:
+        """Of every tensor the positions along each axis that outputs need, from the last layer back."""
+        needed: dict[Tensor, dict[Axis, Mask]] = {
+            t: {axis: np.full(axis.extent, t.is_output) for axis in t.axes} for t in self.tensors
+        }
+        for layer in reversed(self.layers):
+            made = needed[layer.result]
             for operand in layer.operands:
                 for piece in operand.pieces:
-                    for axis, position in piece.by_leaf if piece.tensor is tensor else ():
-                        seen[axis] |= True if operand.is_all or position is None else position.seen(axis.extent)
-        return math.prod(int(each.sum()) for each in seen.values())
+                    for axis, position in piece.by_leaf:
+                        is_all = operand.is_all or position is None
+                        seen = needed[piece.tensor][axis]
+                        seen |= True if is_all or position is None else position.seen(axis.extent, made)
+        return needed
 
     def read_share(self, tensor: Tensor, layers: Iterable[Layer] | None = None) -> Fraction:
         """How much of a tensor lies in the smallest box around what these layers read of it; all, if none is named."""
