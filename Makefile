@@ -7,7 +7,7 @@ CODE   := dialects passes backend runtime
 MEASURES ?= 3eb923d 1905298
 # Of processor time, for all quick tests (4 minutes on 2 cores, less what it takes to find them) and all slow ones.
 QUICK_SECONDS := 400
-SLOW_SECONDS  := 3000
+SLOW_SECONDS  := 5000
 SOAK   ?= $(wildcard test/soak/soak_*.py)
 
 .DEFAULT_GOAL := help
