@@ -79,6 +79,7 @@ def test_rows_roll_where_maps_do_not_fit():
     assert found.points[net.layers[0].name] == 64 * 64 * 8 * 4 * 9, "no row is made twice"
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_a_network_of_the_zoo_moves_hardly_more_than_it_must():
     target = targets.load("edge")
