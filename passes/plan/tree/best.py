@@ -41,27 +41,23 @@ def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits) -> lis
     return [some for some in found if some]
 
 
-def good_nests(
-    own: LayerInterval, extents: Extents, room: Floats, limits: SearchLimits
-) -> tuple[NestPrices, int]:  # fmt: skip
-    """Those candidates that are best for some size of SRAM where nothing is there before, or everything; and how many
-    were looked at.  Of two loops the steps are coarse first, then near the good ones."""
+def good_nests(own: LayerInterval, extents: Extents, room: Floats, limits: SearchLimits) -> NestPrices:
+    """Those candidates that are best for some size of SRAM where nothing is there before, or everything.  Of two loops
+    the steps are coarse first, then near the good ones."""
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-    best, interior, count = (_Best(nothing, room), _Best(everything, room)), Interior(own, extents), 0
+    best, interior = (_Best(nothing, room), _Best(everything, room)), Interior(own, extents)
     for ways in nest_ways(own, extents, limits):
         coarse = [NestWays.of(*way.levels, stride=max(1, len(way.levels))) for way in ways]
         nest = LoopNest(interior, coarse)
         good = [each.add(nest.prices) for each in best]
-        count += 2 * nest.shape[1]
         if len(nest.along) > 1:
             chosen = np.union1d(*good)
             fine = [way.near(nest.of_way(number, chosen)) for number, way in enumerate(coarse)]
             if any(way.index.size for way in fine):
                 nest = LoopNest(interior, [way for way in fine if way.index.size])
-                count += 2 * nest.shape[1]
                 for each in best:
                     each.add(nest.prices)
-    return best[0].joined(best[1]), count
+    return best[0].joined(best[1])
 
 
 class _Best:

@@ -1,5 +1,5 @@
 # Tests: test/passes/plan/tree/test_search.py
-"""UnitPrices one after the other: a dynamic programme over the cuts between them.
+"""Units one after the other: a dynamic programme over the cuts between them.
 
 The state at a cut is the set of tensors that stay in SRAM, with the share of each.  Of every state the curve says the
 fewest DRAM bytes so far, for each of `LEVELS` shares of SRAM.
@@ -117,7 +117,7 @@ def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> 
 
 
 class Forest:
-    """UnitPrices over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
+    """Units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
 
     search: UnitPrices
     first: int

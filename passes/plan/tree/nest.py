@@ -54,7 +54,7 @@ class Interior:
         self.own, self.extents = own, extents
         self.tensors, self.layers, self.reads = own.touched, own.layers, own.reads
         self.sizes = np.array(
-            [math.prod(extents[a] for a in t.axes) * t.element_bits / 8 * own.shares[t] for t in self.tensors]
+            [own.reads.size(t, extents) * own.shares[t] for t in self.tensors]
         )
         self.outside = np.array([t in own.outside for t in self.tensors])
         place = {layer: k for k, layer in enumerate(self.layers)}

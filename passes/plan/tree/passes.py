@@ -63,7 +63,7 @@ class Passes:
         self.cut, self.extents = cut, extents
         self.counts = cut.passes
         self.made: dict[Layer, PassRanges | None] = {}
-        """ClassTiles the layer's axis of the class; None: it has none, and is repeated."""
+        """Along the layer's axis of the class; None: it has none, and is repeated."""
         self._uses: dict[tuple[Tensor, Axis], dict[Layer, PassRanges]] = {}
         self._whole: set[tuple[Tensor, Axis]] = set()
         """What some layer needs all of in each pass."""

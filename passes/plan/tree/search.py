@@ -69,7 +69,6 @@ class PlanSearch:
     reads: Reads
     layers: tuple[Layer, ...]
     extents: dict[Axis, int]
-    looked_at: int
 
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None, wanted: Sequence[int] = (LEVELS,)
@@ -91,7 +90,6 @@ class PlanSearch:
         self._curves: dict[object, Floats] = {}
         self._bounded: dict[object, tuple[Floats | None, Floats]] = {}
         self._good: dict[object, NestPrices] = {}
-        self.looked_at = 0
 
     @cached_property
     def curve(self) -> Floats:
@@ -128,7 +126,7 @@ class PlanSearch:
         return self._intervals[first, stop]
 
     def size(self, tensor: Tensor, extents: Extents) -> float:
-        return math.prod([extents[axis] for axis in self.reads.axes_of[tensor]]) * tensor.element_bits / 8
+        return self.reads.size(tensor, extents)
 
     def key(
         self, kind: str, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float], depth: int
@@ -147,7 +145,6 @@ class PlanSearch:
         key = self.key("nest", own, extents, resident, 0)
         if key not in self._curves:
             prices = self.good_nests(own, extents)
-            self.looked_at += len(prices.repeated)
             shares = np.array([resident.get(t, 0.0) for t in own.touched])
             self._curves[key] = prices.priced(shares, self.room).min(axis=1)
         return self._curves[key]
@@ -156,8 +153,7 @@ class PlanSearch:
         """`best.good_nests`, found once for equal intervals."""
         key = self.key("good", own, extents, {}, 0)
         if key not in self._good:
-            self._good[key], count = good_nests(own, extents, self.room, self.limits)
-            self.looked_at += count
+            self._good[key] = good_nests(own, extents, self.room, self.limits)
         return self._good[key]
 
     # ------------------------------------------------------------ loops around forests

@@ -7,6 +7,7 @@ the windows of its readers.  A pass in which nothing is made has the range [NOTH
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,6 +117,10 @@ class Reads:
             for layer, reads in self.of.items()
         }
         self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
+
+    def size(self, tensor: Tensor, extents: Extents) -> float:
+        """Bytes of all of a tensor."""
+        return math.prod([extents[axis] for axis in self.axes_of[tensor]]) * tensor.element_bits / 8
 
     def plain(self, layer: Layer, tensor: Tensor) -> dict[Axis, Axis]:
         """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""

@@ -17,7 +17,7 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.forest import LEVELS, ForestRecord, Kept, UnitStep, part_axis
 from frustum.passes.plan.tree.intervals import ClassCut
-from frustum.passes.plan.tree.nest import Interior, LoopNest
+from frustum.passes.plan.tree.nest import NO_BYTES, Interior, LoopNest
 from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Extents
 
@@ -169,14 +169,12 @@ class _Trace:
     def tiles(self, place: TreePlace, way: LoopWay) -> dict[Axis, tuple[int, ...]]:
         """Where the tiles of the axes of a loop begin."""
         found = dict(place.tiles)
-        reference = max(place.extents[axis] for axis in way.group)
         for axis in way.group:
             step = way.extents[axis]
             found[axis] = tuple(
                 start + k for start in place.tiles.get(axis, (0,)) for k in range(0, place.extents[axis], step)
                 if start + k < axis.extent
             )  # fmt: skip
-        assert reference
         return found
 
     def edges(self, place: TreePlace, axis: Axis, step: int) -> tuple[int, ...]:
@@ -278,11 +276,11 @@ def _hull(sizes: np.ndarray, moved: np.ndarray) -> list[tuple[int, float, float]
     while at < len(sizes) - 1:
         best, way = 0.0, -1
         for k in range(at + 1, len(sizes)):
-            taken, saved = max(sizes[k] - sizes[at], 1e-3), moved[at] - moved[k]
+            taken, saved = max(sizes[k] - sizes[at], NO_BYTES), moved[at] - moved[k]
             if saved > 0 and saved / taken >= best:
                 best, way = saved / taken, k
         if way < 0:
             break
-        found.append((way, max(sizes[way] - sizes[at], 1e-3), moved[at] - moved[way]))
+        found.append((way, max(sizes[way] - sizes[at], NO_BYTES), moved[at] - moved[way]))
         at = way
     return found
