@@ -14,6 +14,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import ELEMENTS, operands_of
 from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequence
+from frustum.dialects.target.fit import DoesNotFit
 
 SLICE = 16
 """Positions of an axis in a slice of what is streamed: lines, or channels, of a matrix unit."""
@@ -37,6 +38,12 @@ class Counted:
     @property
     def dram_bytes(self) -> int:
         return self.read_bytes + self.write_bytes
+
+    def check_fit(self, where: str, capacity: int) -> None:
+        """DoesNotFit where it takes more SRAM than there is."""
+        if self.sram_bytes > capacity:
+            what, needed = "what is resident and streamed at a time", f"{self.sram_bytes} B"
+            raise DoesNotFit(what, where, needed, f"{capacity} B of SRAM", "sram")
 
 
 Place: TypeAlias = int | tuple[int, str]

@@ -27,7 +27,6 @@ from frustum.dialects.plan.parse import extents_of, read_plan
 from frustum.dialects.plan.tree import Node, layers_in
 from frustum.dialects.plan.tree import Sequence as InOrder
 from frustum.dialects.target import Target, digest
-from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.onnx.binding import bound_scalars, with_dims
 from frustum.passes.onnx.import_onnx import INT8
 from frustum.passes.onnx.loading import load_model
@@ -213,11 +212,7 @@ def check_plan(file: Path, claims: Json, network: AxisNetwork, target: Target) -
     for claim, own in zip(claims["nodes"], found, strict=True):
         for name in NODE:
             _same(file, f"@{network.name}: {own['title']}: {name}", claim[name], own[name])
-    capacity = target.cluster.sram.capacity_bytes
-    if counted.sram_bytes > capacity:
-        raise DoesNotFit(
-            "what is resident and streamed at a time", where, f"{counted.sram_bytes} B", f"{capacity} B of SRAM", "sram"
-        )
+    counted.check_fit(where, target.cluster.sram.capacity_bytes)
     moved = f"{counted.read_bytes:,} B read and {counted.write_bytes:,} B written"
     return f"@{network.name} on {target.name}: {moved}, at most {counted.sram_bytes:,} B of SRAM"
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from frustum.dialects.axes.network import AxisNetwork
-from frustum.dialects.plan.count import Counted, count
-from frustum.dialects.plan.text import plan_text
-from frustum.dialects.plan.tree import Node, Resident
-from frustum.dialects.target import Target
-from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree.forest import LEVELS
-from frustum.passes.plan.tree.search import searched
-from frustum.passes.plan.tree.trace import fitting_plan, no_plan
+if TYPE_CHECKING:
+    from frustum.dialects.axes.network import AxisNetwork
+    from frustum.dialects.plan.count import Counted
+    from frustum.dialects.plan.tree import Node, Resident
+    from frustum.dialects.target import Target
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,7 @@ class CountedPlan:
 
     def text(self) -> str:
         """As a file has it, with a comment behind each line: DRAM bytes of the node and the most SRAM at a time."""
+        from frustum.dialects.plan.text import plan_text
 
         def comment(node: Node | Resident) -> str:
             moved, held = self.counted.moved.get(id(node), 0), self.counted.held.get(id(node), 0)
@@ -43,13 +41,14 @@ class CountedPlan:
 def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> CountedPlan:
     """The plan with the fewest DRAM bytes on one cluster, or a given one; PlanError where it is none of the network,
     DoesNotFit where it takes more SRAM than there is."""
+    from frustum.dialects.plan.count import count
+    from frustum.passes.plan.tree.trace import fitting_plan
+
     capacity = target.cluster.sram.capacity_bytes
     if tree is None:
         return CountedPlan(network, target, *fitting_plan(network, capacity))
     counted = count(network, tree)
-    if counted.sram_bytes > capacity:
-        what, found = "what is resident and streamed at a time", f"{counted.sram_bytes} B"
-        raise DoesNotFit(what, f"plan @{network.name}", found, f"{capacity} B of SRAM", "sram")
+    counted.check_fit(f"plan @{network.name}", capacity)
     return CountedPlan(network, target, tree, counted)
 
 
@@ -101,6 +100,10 @@ class Curve:
 
 def curve_of(network: AxisNetwork, target: Target) -> Curve:
     """One search answers all shares of the cluster's SRAM."""
+    from frustum.passes.plan.tree.forest import LEVELS
+    from frustum.passes.plan.tree.search import searched
+    from frustum.passes.plan.tree.trace import no_plan
+
     search = searched(network, target.cluster.sram.capacity_bytes, wanted=range(LEVELS + 1))
     is_there = np.isfinite(search.curve)
     if not is_there.any():

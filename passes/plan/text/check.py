@@ -15,7 +15,6 @@ from frustum.dialects.module import DRAM_BYTES, SRAM_BYTES
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.dialect import PlanOp, tree_of
 from frustum.dialects.target import Target
-from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.text.apply import named, plans_of
 
@@ -49,11 +48,6 @@ class CheckPlan(ModulePass):
 
 def check(plan: PlanOp, network: NetworkOp, target: Target) -> None:
     counted = count(read_network(network), tree_of(plan))
-    available = target.cluster.sram.capacity_bytes
-    if counted.sram_bytes > available:
-        raise DoesNotFit(
-            "what is resident and streamed at a time", f"plan @{plan.network_name}", f"{counted.sram_bytes} B",
-            f"{available} B of SRAM", "sram",
-        )  # fmt: skip
+    counted.check_fit(f"plan @{plan.network_name}", target.cluster.sram.capacity_bytes)
     plan.attributes[DRAM_BYTES] = IntegerAttr(counted.dram_bytes, i64)
     plan.attributes[SRAM_BYTES] = IntegerAttr(counted.sram_bytes, i64)

@@ -53,12 +53,10 @@ def fitting_plan(network: AxisNetwork, capacity: int) -> tuple[Sequence, Counted
         plan = plan_of(search)
         counted = count(network, plan)
         if counted.sram_bytes <= capacity:
-            return plan, counted
+            break
         room = min(room - 1, room * capacity // counted.sram_bytes)
-    raise DoesNotFit(
-        "what is resident and streamed at a time", f"network @{network.name}", f"{counted.sram_bytes} B",
-        f"{capacity} B of SRAM", "sram",
-    )  # fmt: skip
+    counted.check_fit(f"network @{network.name}", capacity)
+    return plan, counted
 
 
 def plan_of(search: PlanSearch) -> Sequence:
