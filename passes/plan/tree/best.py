@@ -50,13 +50,18 @@ def good_nests(own: LayerInterval, extents: Extents, room: Floats, limits: Searc
         coarse = [NestWays.of(*way.levels, stride=max(1, len(way.levels))) for way in ways]
         nest = LoopNest(interior, coarse)
         good = [each.add(nest.prices) for each in best]
+        if nest.is_large.any():
+            other = LoopNest(interior, coarse, streams_little=True).prices
+            good += [each.add(other) for each in best]
         if len(nest.along) > 1:
-            chosen = np.union1d(*good)
+            chosen = np.unique(np.concatenate(good))
             fine = [way.near(nest.of_way(number, chosen)) for number, way in enumerate(coarse)]
             if any(way.index.size for way in fine):
                 nest = LoopNest(interior, [way for way in fine if way.index.size])
                 for each in best:
                     each.add(nest.prices)
+                    if nest.is_large.any():
+                        each.add(LoopNest(interior, nest.ways, streams_little=True).prices)
     return best[0].joined(best[1])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -25,6 +26,8 @@ LEVELS = 64
 Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
 """Tensors that lie in SRAM, and the share of each, in the order in which they came."""
 NOTHING_WANTED = np.full(LEVELS + 1, -np.inf)
+NO_BOUND = 1e300
+"""Above all curves, and a number: arrays of bounds are subtracted."""
 WEIGHT_SHARE = 4
 """A weight that later units read too stays only if it takes at most this part of SRAM. 2026-11-28."""
 
@@ -51,6 +54,31 @@ class SearchLimits:
     """Of SRAM, that a part of one tensor may take."""
 
 
+@dataclass(frozen=True, eq=False)
+class PlacedInterval:
+    """Layers [first, stop) where axes have these extents.  `number`: the same for all that are equal but for names."""
+
+    own: LayerInterval
+    extents: Extents
+    number: int
+
+    @cached_property
+    def sizes(self) -> dict[Tensor, float]:
+        """Bytes that the interval touches of each tensor from outside."""
+        size, shares = self.own.reads.size, self.own.shares
+        return {tensor: size(tensor, self.extents) * shares[tensor] for tensor in self.own.outside}
+
+    @cached_property
+    def once(self) -> float:
+        """Bytes of each tensor from outside once."""
+        return sum(self.sizes.values())
+
+    def resident_key(self, resident: Mapping[Tensor, float]) -> tuple[tuple[int, float], ...]:
+        """What of these tensors concerns the interval, without names."""
+        numbers = self.own.numbers
+        return tuple(sorted((numbers[t], share) for t, share in resident.items() if t in numbers))
+
+
 class UnitPrices(Protocol):
     """What a forest is told of its units: the search."""
 
@@ -59,17 +87,14 @@ class UnitPrices(Protocol):
     layers: tuple[Layer, ...]
     reads: Reads
     users: Mapping[Tensor, list[int]]
+    room: Floats
 
-    def interval(self, first: int, stop: int) -> LayerInterval:
+    def placed(self, first: int, stop: int, extents: Extents) -> PlacedInterval:
         """Layers [first, stop)."""
         ...
 
     def levels(self, size: float) -> int:
         """Shares of SRAM that so many bytes take."""
-        ...
-
-    def size(self, tensor: Tensor, extents: Extents) -> float:
-        """Bytes of all of a tensor."""
         ...
 
     def unit(
@@ -90,6 +115,8 @@ class UnitStep:
     storage: dict[Tensor, Tensor]
     size: float
     resident: dict[Tensor, float]
+    cost: Floats
+    """Of the unit alone."""
     curve: Floats
 
 
@@ -110,6 +137,11 @@ def shifted(curve: Floats, levels: int) -> Floats:
     return found
 
 
+def wanted_below(bound: Floats, levels: int) -> Floats:
+    """The bound for what runs where so many levels of SRAM are taken."""
+    return bound if levels <= 0 else np.concatenate([bound[levels:], NOTHING_WANTED[:levels]])
+
+
 def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> Axis | None:
     """The longest axis that no loop cuts: along it a part of the tensor stays."""
     free = [axis for axis in tensor.axes if extents[axis] == axis.extent and axis not in busy]
@@ -117,7 +149,11 @@ def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> 
 
 
 class Forest:
-    """Units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
+    """Units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM.
+
+    Bounds: with tensors in SRAM a unit saves no more than these bytes against the unit without them in as much memory
+    as both take.  So the curves of units with nothing there, less what may stay across each cut, bound what is left.
+    """
 
     search: UnitPrices
     first: int
@@ -131,8 +167,11 @@ class Forest:
     sizes: dict[Tensor, float]
     uses: dict[Tensor, list[int]]
     outside: dict[Tensor, None]
-    most: NDArray[np.float64] | None
-    least_after: NDArray[np.float64]
+    most: NDArray[np.float64]
+    bare: dict[tuple[int, int], Floats]
+    """No unit with more in SRAM moves fewer bytes than these less those of what is there."""
+    least_after: list[Floats]
+    """The fewest DRAM bytes of layers from each on, whatever lies in SRAM before."""
 
     def __init__(
         self, search: UnitPrices, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
@@ -140,61 +179,126 @@ class Forest:
     ) -> None:  # fmt: skip
         self.search, self.first, self.stop = search, first, stop
         self.extents, self.resident, self.depth, self.record = extents, resident, depth, record
-        own, limits = search.interval(first, stop), search.limits
+        whole, limits = search.placed(first, stop, extents), search.limits
+        own = whole.own
         self.most_states = limits.states if depth == limits.depth else limits.states // 2
-        self.has_shares = not resident and (depth == limits.depth or stop - first == len(search.layers))
-        self.sizes = {t: search.size(t, extents) * own.shares[t] for t in own.touched}
+        self.has_shares = depth == limits.depth
+        self.sizes = {t: own.reads.size(t, extents) * own.shares[t] for t in own.touched}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
-        self.most = None if most is None else most * (1 + 1e-9)
-        self.least_after = np.zeros(stop - first + 1)
-        """DRAM bytes of what layers from each on are the first to use."""
-        for tensor in own.outside:
-            size = self.sizes[tensor] * (1.0 - resident.get(tensor, 0.0))
-            self.least_after[: self.uses[tensor][0] - first + 1] += size
+        self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * (1 + 1e-9), NO_BOUND)
+        self.bare, self.least_after = {}, []
 
     def curve(self) -> Floats:
         length = self.stop - self.first
         cuts: list[dict[Kept, Floats]] = [{} for _ in range(length + 1)]
         cuts[0][()] = np.zeros(LEVELS + 1)
+        if not self.find_bounds():
+            return np.full(LEVELS + 1, np.inf)
         for here in range(self.first, self.stop):
-            states = {s: c for s, c in cuts[here - self.first].items() if self.may_win(c, 0.0, here)}
+            bound = self.most - self.least_after[here - self.first]
+            states = {s: c for s, c in cuts[here - self.first].items() if (c <= bound).any()}
             if len(states) > self.most_states:
                 ranked = sorted(states, key=lambda s: (states[s][-1], states[s][LEVELS // 2]))
                 states = {s: states[s] for s in ranked[: self.most_states]}
-            for end in range(here + 1, min(self.stop, here + self.search.limits.longest) + 1):
+            for end in range(here + 1, self.last_end(here) + 1):
                 if states:
                     self.extend(here, end, states, cuts[end - self.first])
         if self.record is not None:
             self.record.cuts = cuts
         return cuts[-1].get((), np.full(LEVELS + 1, np.inf))
 
-    def may_win(self, curve: Floats, more: float, end: int) -> bool:
-        """Whether a plan that begins so, and moves at least so many bytes more until `end`, may be of use."""
-        if self.most is None:
-            return True
-        return bool((curve + (more + self.least_after[end - self.first]) <= self.most).any())
+    def last_end(self, here: int) -> int:
+        return min(self.stop, here + self.search.limits.longest)
 
-    def left(self, curve: Floats, extra: float, end: int, levels: int) -> Floats | None:
-        """What a unit from a state with this curve has to be below, where so many levels of SRAM are taken."""
-        if self.most is None:
-            return None
-        with np.errstate(invalid="ignore"):  # no curve is -inf where nothing is wanted
-            found = self.most - curve - (extra + self.least_after[end - self.first])
-        return found if levels <= 0 else np.concatenate([found[levels:], NOTHING_WANTED[:levels]])
+    # ------------------------------------------------------------ bounds
+
+    def find_bounds(self) -> bool:
+        """Whether any plan may be of use."""
+        search, room = self.search, self.search.room
+        length = self.stop - self.first
+        once, before = np.zeros(length + 1), np.zeros(length + 1)
+        for tensor in self.outside:
+            size = self.sizes[tensor] * (1.0 - self.resident.get(tensor, 0.0))
+            once[: self.uses[tensor][0] - self.first + 1] += size
+            before[self.uses[tensor][0] - self.first + 1 :] += size
+        if not (once[0] <= self.most).any():
+            return False
+        self.least_after = [np.full(LEVELS + 1, each) for each in once]
+        for here in range(self.stop - 1, self.first - 1, -1):
+            best = np.full(LEVELS + 1, np.inf)
+            for end in range(here + 1, self.last_end(here) + 1):
+                placed = search.placed(here, end, self.extents)
+                after, saved = self.least_after[end - self.first], self.most_saved(placed, here, end)
+                bound = self.most - (before[here - self.first] + after - saved)
+                self.bare[here, end] = found = self.of_bare(placed, here, end, bound)
+                best = np.minimum(best, found - saved + after)
+            self.least_after[here - self.first] = np.maximum(self.least_after[here - self.first], best)
+        return bool((self.least_after[0] <= self.most).any())
+
+    def of_bare(self, placed: PlacedInterval, here: int, end: int, bound: Floats) -> Floats:
+        """No less than the unit's curve where that is below the bound."""
+        resident = {t: s for t in placed.own.outside if (s := self.resident.get(t, 0.0))}
+        least = sum(size * (1.0 - resident.get(t, 0.0)) for t, size in placed.sizes.items())
+        if not (least <= bound).any():
+            return np.full(LEVELS + 1, np.inf)
+        found = self.search.unit(here, end, self.extents, resident, self.depth, bound)
+        for new, old in self.storage(placed.own, here):
+            if new in placed.sizes and old in placed.sizes and not (new in resident or old in resident):
+                both, levels = placed.sizes[new] + placed.sizes[old], self.search.levels(self.sizes[old])
+                held = {**resident, new: 1.0, old: 1.0}
+                if levels <= LEVELS:
+                    unit = self.search.unit(here, end, self.extents, held, self.depth, wanted_below(bound - both, levels))
+                    found = np.minimum(found, shifted(unit, levels) + both)
+        return found
+
+    def most_saved(self, placed: PlacedInterval, here: int, end: int) -> Floats:
+        """Bytes that tensors in SRAM may save a unit: all of them lie there together."""
+        read = made = 0.0
+        for tensor, size in placed.sizes.items():
+            if self.resident.get(tensor, 0.0) < 1.0:
+                if self.uses[tensor][0] < here:
+                    read += size
+                elif tensor in placed.own.makers and tensor not in self.outside:
+                    made += size
+        room = self.search.room
+        if any(layer.storage_of is not None for layer in placed.own.layers):
+            return np.minimum(room, read) + np.minimum(room, made)  # one may lie where the other lay
+        return np.minimum(room, read + made)
+
+    # ------------------------------------------------------------ units
 
     def extend(self, here: int, end: int, states: dict[Kept, Floats], target: dict[Kept, Floats]) -> None:
         """From all states through the unit [here, end)."""
-        own = self.search.interval(here, end)
+        placed = self.search.placed(here, end, self.extents)
+        own, sizes = placed.own, placed.sizes
+        rest = self.bare[here, end] + (self.least_after[end - self.first] - self.most)
+        if rest.min() > placed.once:
+            return
         fresh = [t for t in own.outside if t not in self.resident and self.may_stay(t, own, end)]
+        gains = {t: self.gain(t, placed) for t in fresh}
         for kept, curve in states.items():
             known = dict(kept)
+            over = np.minimum.accumulate((curve + rest)[::-1])[::-1]
+            """By how much the bound is exceeded, with so many levels of SRAM taken, but for what tensors there save."""
+            over = over - sum(share * sizes[t] for t, share in kept if t in sizes)
             news = [t for t in fresh if t not in known][: self.search.limits.news]
+            if over[0] > sum(gains[t] for t in news if gains[t] > 0):
+                continue
             has_part = any(share < 1 for share in known.values())
+            taken = sum(share * self.sizes[t] for t, share in kept)
             for k in range(len(news) + 1):
                 for new in itertools.combinations(news, k):
+                    if over[0] > sum(gains[t] for t in new if gains[t] > 0):
+                        continue
                     for way in self.ways(new, has_part, end):
-                        self.step(here, end, kept, curve, way, target)
+                        self.step(placed, here, end, kept, curve, way, taken, over, gains, target)
+
+    def gain(self, tensor: Tensor, placed: PlacedInterval) -> float:
+        """What the unit saves by keeping the tensor from now on, at most."""
+        if tensor in placed.own.makers and tensor not in self.outside:
+            return placed.sizes[tensor]
+        return placed.sizes[tensor] - self.sizes[tensor]
 
     def is_read_from(self, tensor: Tensor, end: int) -> bool:
         return self.uses[tensor][-1] >= end
@@ -225,46 +329,53 @@ class Forest:
                         yield tuple((t, positions / axis.extent if t is tensor else 1.0) for t in new)
 
     def step(
-        self, here: int, end: int, kept: Kept, curve: Floats, new: Kept, target: dict[Kept, Floats]
+        self, placed: PlacedInterval, here: int, end: int, kept: Kept, curve: Floats, new: Kept, taken: float,
+        over: Floats, gains: Mapping[Tensor, float], target: dict[Kept, Floats],
     ) -> None:  # fmt: skip
         """One unit from one state, with these tensors kept from now on."""
-        search, own = self.search, self.search.interval(here, end)
-        during = dict(kept) | dict(new)
-        size, storage = self.room(here, own, during, dict(kept), dict(new))
+        search, own = self.search, placed.own
+        during = dict((*kept, *new))
+        size, storage = self.room(here, own, during, dict(kept), new, taken)
         if size > search.capacity:
+            return
+        levels = search.levels(size)
+        if over[levels if not storage else 0] > sum(share * gains[t] for t, share in new):
             return
         resident = {t: s for t in own.outside if (s := during.get(t, self.resident.get(t, 0.0)))}
         extra = sum(share * self.sizes[t] for t, share in new if t not in own.makers or t in self.outside)
-        moved = ((t, 1.0 - resident.get(t, 0.0)) for t in own.outside)
-        least = extra + sum(search.size(t, self.extents) * own.shares[t] * share for t, share in moved)
-        if not self.may_win(curve, least, end):
+        left = self.most - curve - (extra + self.least_after[end - self.first])
+        left = wanted_below(left, levels)
+        least = sum(s * (1.0 - resident.get(t, 0.0)) for t, s in placed.sizes.items())
+        if not (least <= left).any():
             return
-        left = self.left(curve, extra, end, search.levels(size))
         cost = search.unit(here, end, self.extents, resident, self.depth, left)
         if not np.isfinite(cost[-1]):
             return
-        found = curve + shifted(cost, search.levels(size)) + extra
+        found = curve + shifted(cost, levels) + extra
         after = tuple((t, s) for t, s in during.items() if self.is_read_from(t, end))
         old = target.get(after)
         target[after] = found if old is None else np.minimum(old, found)
         if self.record is not None:
-            made = UnitStep(here, kept, new, storage, size, resident, found)
+            made = UnitStep(here, kept, new, storage, size, resident, cost, found)
             self.record.steps.setdefault((end, after), []).append(made)
 
     def room(
-        self, here: int, own: LayerInterval, during: Mapping[Tensor, float], kept: Mapping[Tensor, float],
-        new: Mapping[Tensor, float],
+        self, here: int, own: LayerInterval, during: Mapping[Tensor, float], kept: Mapping[Tensor, float], new: Kept,
+        taken: float,
     ) -> tuple[float, dict[Tensor, Tensor]]:  # fmt: skip
         """Bytes of what stays while the unit runs; a new tensor may lie where its operand, which ends here, lay."""
-        search, storage = self.search, dict[Tensor, Tensor]()
-        size = sum(share * self.sizes[t] for t, share in during.items())
-        for tensor in new:
-            maker = own.makers.get(tensor)
-            old = None if maker is None else search.reads.storage_of(maker)
-            if maker is None or old is None or old in storage.values() or kept.get(old, 0.0) < during[tensor]:
-                continue
-            is_last = [search.layers[k] for k in self.uses[old] if k >= here] == [maker]
-            if is_last and self.sizes[old] >= self.sizes[tensor] and not old.is_output:
+        storage = dict[Tensor, Tensor]()
+        size = taken + sum(share * self.sizes[t] for t, share in new)
+        for tensor, old in self.storage(own, here):
+            if tensor in during and tensor not in kept and kept.get(old, 0.0) >= during[tensor] and old not in storage.values():
                 size -= during[tensor] * self.sizes[tensor]
                 storage[tensor] = old
         return size, storage
+
+    def storage(self, own: LayerInterval, here: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Results of a unit that may lie where an operand lay, which nobody reads after their layers; and the operand."""
+        for new, maker in own.makers.items():
+            old = self.search.reads.storage_of(maker)
+            if old is not None and old in self.uses and not old.is_output and self.sizes[old] >= self.sizes[new]:
+                if [self.search.layers[k] for k in self.uses[old] if k >= here] == [maker]:
+                    yield new, old

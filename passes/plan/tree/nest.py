@@ -137,15 +137,16 @@ class NestWays:
 
 
 class LoopNest:
-    """An interval under several ways of as many loops."""
+    """An interval under several ways of as many loops.  `streams_little`: only what takes less than half of its tile
+    so is streamed."""
 
     interior: Interior
     ways: Sequence[NestWays]
     along: list[ClassTiles]
     shape: tuple[int, int]
 
-    def __init__(self, interior: Interior, ways: Sequence[NestWays]) -> None:
-        self.interior, self.ways = interior, ways
+    def __init__(self, interior: Interior, ways: Sequence[NestWays], *, streams_little: bool = False) -> None:
+        self.interior, self.ways, self.streams_little = interior, ways, streams_little
         self.along = [
             ClassTiles.joined([interior.along(way.levels[k]).at(way.index[k]) for way in ways])
             for k in range(len(ways[0].levels))
@@ -181,6 +182,21 @@ class LoopNest:
     @cached_property
     def slices(self) -> Floats:
         """Bytes of slices, of tensors that are streamed."""
+        return np.where(self.is_streamed, self._slices, 0.0)
+
+    @cached_property
+    def is_streamed(self) -> NDArray[np.bool_]:
+        """[tensors, candidates]."""
+        may_stream = np.broadcast_to(self.interior.is_streamed[:, None], self.shape)
+        return may_stream & ~self.is_large if self.streams_little else may_stream
+
+    @cached_property
+    def is_large(self) -> NDArray[np.bool_]:
+        """Whether slices take at least half of a tile."""
+        return self.interior.is_streamed[:, None] & (self._slices * 2 >= self.buffers[0] + self.buffers[1])
+
+    @cached_property
+    def _slices(self) -> Floats:
         interior, is_streamed = self.interior, self.interior.is_streamed
         found = np.zeros(self.shape)
         box = interior.sizes[is_streamed, None]
@@ -209,7 +225,7 @@ class LoopNest:
             share = share * (own.new + own.beside) / own.whole
             sizes.append(np.where(own.changes, np.where(innermost == k, tile, share), sizes[-1]))
             moved.append(np.where(own.changes, self._with_sums(times, made, is_whole), moved[-1]))
-        is_streamed = interior.is_streamed[:, None]
+        is_streamed = self.is_streamed
         sizes.append(np.where(is_streamed, 0.0, sizes[-1]))
         moved.append(np.where(is_streamed, self._with_sums(streams, made, is_whole), moved[-1]))
         bytes_ = interior.sizes[None, :, None]

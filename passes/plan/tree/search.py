@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import good_nests
-from frustum.passes.plan.tree.forest import LEVELS, Forest, ForestRecord, SearchLimits, shifted
+from frustum.passes.plan.tree.forest import LEVELS, Forest, ForestRecord, PlacedInterval, SearchLimits, shifted
 from frustum.passes.plan.tree.intervals import LayerInterval, steps_of
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
@@ -58,6 +58,17 @@ class LoopWay:
     once: float
 
 
+@dataclass
+class KnownParts:
+    """What is found once for all parts of networks that are equal but for names."""
+
+    numbers: dict[object, int] = field(default_factory=dict)
+    good: dict[int, NestPrices] = field(default_factory=dict)
+    nests: dict[object, Floats] = field(default_factory=dict)
+    bounded: dict[object, tuple[Floats, Floats]] = field(default_factory=dict)
+    """Curves of units and forests, with the bounds that they were found for."""
+
+
 class PlanSearch:
     """Of one network in a memory of `capacity` bytes.  `curve`: the fewest DRAM bytes for each of its 64 shares; exact
     for those that are `wanted`, no fewer than that for the others."""
@@ -71,8 +82,9 @@ class PlanSearch:
     extents: dict[Axis, int]
 
     def __init__(
-        self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None, wanted: Sequence[int] = (LEVELS,)
-    ) -> None:
+        self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None, wanted: Sequence[int] = (LEVELS,),
+        known: KnownParts | None = None,
+    ) -> None:  # fmt: skip
         self.network, self.capacity, self.limits = network, capacity, limits or SearchLimits()
         self.wanted = np.array(wanted)
         self.reads = Reads(network)
@@ -86,10 +98,12 @@ class PlanSearch:
         }
         self.copies: tuple[Copy, ...] = ()
         """Layers of the network that are others made again."""
+        self.bound: Floats = np.full(LEVELS + 1, np.inf)
+        """Plans that are no better are of no use."""
+        self.known = known or KnownParts()
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
-        self._curves: dict[object, Floats] = {}
-        self._bounded: dict[object, tuple[Floats | None, Floats]] = {}
-        self._good: dict[object, NestPrices] = {}
+        self._placed: dict[tuple[int, int, int], PlacedInterval] = {}
+        self._scaled: dict[tuple[int, ...], dict[Axis, int]] = {tuple(self.extents.values()): self.extents}
 
     @cached_property
     def curve(self) -> Floats:
@@ -105,7 +119,7 @@ class PlanSearch:
     @cached_property
     def most(self) -> Floats:
         """What narrower searches find: no better plan is worse."""
-        wide, found = self.limits, np.full(LEVELS + 1, np.inf)
+        wide, found = self.limits, self.bound
         for narrow in LADDER:
             self.limits = replace(wide, **narrow)
             most = np.where(np.isin(np.arange(LEVELS + 1), self.wanted), found, -np.inf)
@@ -125,36 +139,39 @@ class PlanSearch:
             self._intervals[first, stop] = LayerInterval(self.network, self.reads, self.layers[first:stop])
         return self._intervals[first, stop]
 
-    def size(self, tensor: Tensor, extents: Extents) -> float:
-        return self.reads.size(tensor, extents)
+    def placed(self, first: int, stop: int, extents: Extents) -> PlacedInterval:
+        """Layers [first, stop); `extents` of `scaled`."""
+        key = first, stop, id(extents)
+        if key not in self._placed:
+            own = self.interval(first, stop)
+            shape = own.key, tuple(extents[axis] for axis in own.axes)
+            number = self.known.numbers.setdefault(shape, len(self.known.numbers))
+            self._placed[key] = PlacedInterval(own, extents, number)
+        return self._placed[key]
 
-    def key(
-        self, kind: str, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float], depth: int
-    ) -> object:  # fmt: skip
-        """Equal for equal intervals in equal places."""
-        numbers = own.numbers
-        return (
-            kind, own.key, tuple(extents[axis] for axis in own.axes), depth,
-            tuple(sorted((numbers[t], share) for t, share in resident.items() if t in numbers)),
-        )  # fmt: skip
+    def scaled(self, extents: dict[Axis, int]) -> dict[Axis, int]:
+        """The same object for equal extents."""
+        return self._scaled.setdefault(tuple(extents.values()), extents)
+
+    def size(self, tensor: Tensor, extents: Extents) -> float:
+        """Bytes of all of a tensor."""
+        return self.reads.size(tensor, extents)
 
     # ------------------------------------------------------------ nests
 
-    def nest(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> Floats:
+    def nest(self, placed: PlacedInterval, resident: Mapping[Tensor, float]) -> Floats:
         """The curve of the best nest."""
-        key = self.key("nest", own, extents, resident, 0)
-        if key not in self._curves:
-            prices = self.good_nests(own, extents)
-            shares = np.array([resident.get(t, 0.0) for t in own.touched])
-            self._curves[key] = prices.priced(shares, self.room).min(axis=1)
-        return self._curves[key]
+        key = placed.number, placed.resident_key(resident)
+        if key not in self.known.nests:
+            shares = np.array([resident.get(t, 0.0) for t in placed.own.touched])
+            self.known.nests[key] = self.good_nests(placed).priced(shares, self.room).min(axis=1)
+        return self.known.nests[key]
 
-    def good_nests(self, own: LayerInterval, extents: Extents) -> NestPrices:
+    def good_nests(self, placed: PlacedInterval) -> NestPrices:
         """`best.good_nests`, found once for equal intervals."""
-        key = self.key("good", own, extents, {}, 0)
-        if key not in self._good:
-            self._good[key] = good_nests(own, extents, self.room, self.limits)
-        return self._good[key]
+        if placed.number not in self.known.good:
+            self.known.good[placed.number] = good_nests(placed.own, placed.extents, self.room, self.limits)
+        return self.known.good[placed.number]
 
     # ------------------------------------------------------------ loops around forests
 
@@ -234,18 +251,18 @@ class PlanSearch:
     ) -> Floats:  # fmt: skip
         """The curve of an interval as one nest, or as a loop around a forest.  Where it is not below `most`, it may be
         higher than the best."""
-        own = self.interval(first, stop)
-        nest = self.nest(own, extents, resident)
-        if depth == 0 or not self._may_loop(own, extents, resident):
+        placed = self.placed(first, stop, extents)
+        nest = self.nest(placed, resident)
+        if depth == 0 or not self._may_loop(placed.own, extents, resident):
             return nest
-        key = self.limits, self.key("unit", own, extents, resident, depth)
+        key = "unit", self.limits, placed.number, depth, placed.resident_key(resident)
         most, known = self._known(key, most)
         if known is None:
             best = [nest]
             for found, _ in self.loops(first, stop, extents, resident, depth, best, most):
                 best[0] = np.minimum(best[0], found)
             known = best[0]
-            self._bounded[key] = most, known
+            self.known.bounded[key] = most, known
         return known
 
     def _may_loop(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> bool:
@@ -259,32 +276,32 @@ class PlanSearch:
         most: Floats | None = None, record: ForestRecord | None = None,
     ) -> Floats:  # fmt: skip
         """The curve of units one after the other; `most` as for a unit."""
-        own = self.interval(first, stop)
-        resident = {t: share for t, share in resident.items() if t in own.numbers}
-        key = self.limits, self.key("forest", own, extents, resident, depth)
+        placed = self.placed(first, stop, extents)
+        resident = {t: share for t, share in resident.items() if t in placed.own.numbers}
+        key = "forest", self.limits, placed.number, depth, placed.resident_key(resident)
         most, known = self._known(key, most)
         if known is None or record is not None:
             known = Forest(self, first, stop, extents, resident, depth, record, most).curve()
-            self._bounded[key] = most, known
+            self.known.bounded[key] = most, known
         return known
 
-    def _known(self, key: object, most: Floats | None) -> tuple[Floats | None, Floats | None]:
+    def _known(self, key: object, most: Floats | None) -> tuple[Floats, Floats | None]:
         """A curve that was found for these bounds, or wider ones; without one, the bounds to find it for."""
-        if key not in self._bounded:
-            return most, None
-        bound, curve = self._bounded[key]
-        if bound is None or (most is not None and (bound >= most).all()):
-            return bound, curve
-        return None if most is None else np.maximum(bound, most), None
+        bound = np.full(LEVELS + 1, np.inf) if most is None else most
+        if key not in self.known.bounded:
+            return bound, None
+        known, curve = self.known.bounded[key]
+        if (known >= bound).all():
+            return known, curve
+        return np.maximum(known, bound), None
 
 
 def searched(network: AxisNetwork, capacity: int, wanted: Sequence[int] = (LEVELS,)) -> PlanSearch:
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
     best = first = PlanSearch(network, capacity, wanted=wanted)
     for other, copies in alternatives(network, capacity / SMALL):
-        search = PlanSearch(other, capacity, wanted=wanted)
-        search.copies = copies
-        search._curves, search._bounded, search._good = first._curves, first._bounded, first._good
+        search = PlanSearch(other, capacity, wanted=wanted, known=first.known)
+        search.copies, search.bound = copies, best.curve
         if search.curve[LEVELS] < best.curve[LEVELS]:
             best = search
     return best

@@ -129,7 +129,7 @@ class _Trace:
         own = search.interval(first, stop)
         only = _only(level)
         wanted = search.unit(first, stop, place.extents, place.resident, place.depth, only)[level] * NEARLY
-        if search.nest(own, place.extents, place.resident)[level] <= wanted:
+        if search.nest(search.placed(first, stop, place.extents), place.resident)[level] <= wanted:
             return self.nest(first, stop, place, level)
         none = [np.full(LEVELS + 1, np.inf)]
         for curve, way in search.loops(first, stop, place.extents, place.resident, place.depth, none, only):
@@ -190,8 +190,9 @@ class _Trace:
         room = search.room[level : level + 1]
         best: tuple[float, LoopNest, int] | None = None
         interior = Interior(own, place.extents)
-        for ways in nest_ways(own, place.extents, search.limits):
-            nest = LoopNest(interior, ways)
+        ways = nest_ways(own, place.extents, search.limits)
+        nests = [LoopNest(interior, some, streams_little=little) for some in ways for little in (False, True)]
+        for nest in nests:
             priced = nest.prices.priced(shares, room)[0]
             k = int(priced.argmin())
             if best is None or priced[k] < best[0] / NEARLY:
@@ -230,7 +231,7 @@ class _Trace:
         left = room - float(prices.own(shares == 1.0)[0])
         found, steps = dict[int, tuple[int, float, int]](), []
         for number in np.flatnonzero(prices.outside & (shares < 1.0)).tolist():
-            start = 0 if nest.interior.streams[number] is not None else 1
+            start = 0 if nest.is_streamed[number, k] else 1
             same = [sizes[way, number, k] == sizes[start, number, k] for way in range(len(depths))]
             start = max(way for way in range(len(depths)) if way == start or (start and same[way]))
             found[number] = depths[start], 0.0, 0
