@@ -27,6 +27,7 @@ from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import good_nests
 from frustum.passes.plan.tree.forest import LEVELS, Forest, ForestRecord, PlacedInterval, SearchLimits, shifted
 from frustum.passes.plan.tree.intervals import LayerInterval, steps_of
+from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
@@ -102,6 +103,7 @@ class PlanSearch:
         """Plans that are no better are of no use."""
         self.known = known or KnownParts()
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
+        self._passes: KnownPasses = {}
         self._placed: dict[tuple[int, int, int], PlacedInterval] = {}
         self._scaled: dict[tuple[int, ...], dict[Axis, int]] = {tuple(self.extents.values()): self.extents}
 
@@ -170,7 +172,9 @@ class PlanSearch:
     def good_nests(self, placed: PlacedInterval) -> NestPrices:
         """`best.good_nests`, found once for equal intervals."""
         if placed.number not in self.known.good:
-            self.known.good[placed.number] = good_nests(placed.own, placed.extents, self.room, self.limits)
+            self.known.good[placed.number] = good_nests(
+                placed.own, placed.extents, self.room, self.limits, self._passes
+            )
         return self.known.good[placed.number]
 
     # ------------------------------------------------------------ loops around forests
