@@ -69,7 +69,7 @@ def good_nests(
     best = _Best(nothing, room), _Best(everything, room)
     _add(best, ways, ways.singles)
     if ways.pairs:
-        coarse = ways.of_two(stride=2)
+        coarse = ways.of_two(stride=3)
         good = _add(best, ways, coarse)
         near = ways.loops.near(good, coarse)
         if near.size:
