@@ -31,6 +31,7 @@ from frustum.dialects.plan.tree import (
     layers_in,
     nodes_in,
 )
+from frustum.dialects.target import Target
 
 
 def clusters_of(plan: Node) -> int:
@@ -42,12 +43,13 @@ def distributed_in(plan: Node) -> Iterator[Loop]:
     return (node for node in nodes_in(plan) if isinstance(node, Loop) and node.over is Over.CLUSTERS)
 
 
-def check_clusters(plan: Node, clusters: int, target: str) -> None:
+def check_clusters(plan: Node, target: Target) -> None:
     """PlanError where a loop has more ranges than the machine has clusters."""
+    clusters = target.chip.clusters
     for node in distributed_in(plan):
         if node.passes > clusters:
             raise PlanError(
-                f"for {node.axis} over clusters: {node.passes} ranges, {target} has {clusters} "
+                f"for {node.axis} over clusters: {node.passes} ranges, {target.name} has {clusters} "
                 f"cluster{'s' * (clusters > 1)}: take a larger step, or plan for another target",
                 node,
             )
@@ -268,9 +270,10 @@ class Links:
             self.reduce(holding.tensor, box, len(holding.summed))
             self._receive(holding.tensor, sum(elements(own) for _, own in wanted) - elements(box))
         else:
-            for k, own in wanted if not holding.is_local else ():
-                if self._take(holding, k, own) and holding.shares:
-                    holding.has[k] = []  # what it made for others
+            lacking = [self._take(holding, k, own) for k, own in wanted if not holding.is_local]
+            if holding.shares and any(lacking):  # what was made for others goes
+                boxes = [box for _, box in taken]
+                holding.has = [[piece for each in has for piece in subtract(each, boxes)] for has in holding.has]
         for other in self.lies[holding.tensor]:
             other.summed = set() if is_outside else other.summed
             for k, own in wanted:
