@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
+from typing import NamedTuple
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Box, Layer
@@ -55,8 +57,7 @@ def check_clusters(plan: Node, target: Target) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(NamedTuple):
     """Clusters that make the same pass: all of them, or one in a distributed loop.
 
     `own`: the cluster's range of each axis of the loop's class.  `begins`: where its sums over the class begin, of each
@@ -66,8 +67,8 @@ class Side:
     clusters: tuple[int, ...]
     spans: Spans
     fresh: Fresh
-    own: Box = field(default_factory=dict)
-    begins: Mapping[str, tuple[Axis, int]] = field(default_factory=dict)
+    own: Mapping[Axis, Range] = MappingProxyType({})
+    begins: Mapping[str, tuple[Axis, int]] = MappingProxyType({})
     is_exchanged: bool = False
 
     def since(self, layer: Layer) -> Box:
@@ -157,7 +158,7 @@ class Holding:
         if self.shares is None:
             return taken
         wanted = [
-            (replace(side, clusters=(k,)), self.wanted(k, box)) for side, box in taken for k in side.clusters
+            (side._replace(clusters=(k,)), self.wanted(k, box)) for side, box in taken for k in side.clusters
         ]
         return [(side, box) for side, box in wanted if not is_empty(box)]
 

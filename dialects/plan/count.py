@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -106,7 +105,7 @@ class _Walk(Measured):
             self._note_moving(node, each)
         for k, here in enumerate(passes):
             new = {(each.place, each.axis): each.new[k] for each in moving if each.new}
-            yield replace(side, spans=here, fresh={**side.fresh, **new})
+            yield side._replace(spans=here, fresh={**side.fresh, **new} if new else side.fresh)
 
     def _note_moving(self, node: Loop, moving: Moving) -> None:
         place = id(node), moving.place, moving.tensor
@@ -192,8 +191,9 @@ class _Walk(Measured):
                 if is_empty(span):
                     continue
                 whole = {axis: span.get(axis, (0, axis.extent)) for axis in layer.axes}
+                operands = list(self.reads(layer, span))
                 for cluster in side.clusters:
-                    self.overwritten[cluster].computes(layer, whole, list(self.reads(layer, span)), node)
+                    self.overwritten[cluster].computes(layer, whole, operands, node)
                 self.counted.points[name] += len(side.clusters) * math.prod(b - a for a, b in whole.values())
                 for tensor, box in self.streams(layer, span):
                     (made if tensor is layer.result else read.setdefault(tensor, [])).append((side, box))

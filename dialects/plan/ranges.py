@@ -72,7 +72,7 @@ class Ranged(Named):
             self._classes[id(node)] = self.class_of(node)
         return self._classes[id(node)]
 
-    def passes(self, node: Loop, spans: Spans, within: Box | None = None) -> tuple[list[Spans], list[Moving]]:
+    def passes(self, node: Loop, spans: Spans, within: Mapping[Axis, Range] | None = None) -> tuple[list[Spans], list[Moving]]:
         """The ranges of all layers in each pass, and what of tensors these touch.
 
         `within`: ranges of a cluster, which makes only the passes that meet them."""

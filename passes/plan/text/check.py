@@ -24,8 +24,8 @@ from frustum.passes.plan.text.apply import named, plans_of
 class CheckPlan(ModulePass):
     """Refuse plans that are none of their networks or need more SRAM than a cluster has.
 
-    Before: networks and their `fplan.plan`.  After: each plan has what it moves over the DRAM port, and over links if it
-    is for several clusters, and the most that a cluster holds in SRAM, counted pass by pass.
+    Before: networks and their `fplan.plan`.  After: each plan has what it moves over the DRAM port, and over links if
+    it is for several clusters, and the most that a cluster holds in SRAM, counted pass by pass.
     Raises `PlanError` where it is no plan or is for more clusters than there are, `DoesNotFit` where it does not fit,
     `PassFailedException` where no network has its name or the module is for another target.
     """
