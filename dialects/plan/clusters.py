@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -113,7 +113,32 @@ def sides_of(plan: Ranged, loop: Loop, side: Side, around: Iterable[Loop]) -> tu
     return tuple(found)
 
 
+def shares_of(plan: Ranged, resident: Resident, node: Sequence, count: int) -> tuple[Axis, list[Range]]:
+    """The axis of a sharded residency, and each cluster's range of it: of the loop that makes the tensor, if it is over
+    the axis; else equal ones."""
+    tensor = plan.tensors[resident.tensor]
+    axis = next(axis for axis in tensor.axes if axis.name == resident.sharded)
+    maker = plan.network.maker.get(tensor)
+    for child in node.children[resident.first : resident.last + 1]:
+        for loop in distributed_in(child):
+            named, group, _ = plan.known_class(loop)
+            if maker is not None and maker.name in layers_in(loop) and axis in group:
+                own = scaled(loop.edges, axis.extent, named.extent)
+                return axis, [*own, *[(axis.extent, axis.extent)] * (count - len(own))]
+    step = -(-axis.extent // count)
+    return axis, [(min(k * step, axis.extent), min((k + 1) * step, axis.extent)) for k in range(count)]
+
+
 # ------------------------------------------------------------ what clusters have
+
+
+def sums_over_clusters(plan: Ranged, node: Node, layer: Layer) -> bool:
+    """Whether clusters have sums of their parts of a layer inside a node."""
+    for loop in distributed_in(node):
+        _, group, inside = plan.known_class(loop)
+        if layer in inside:
+            return bool(group & {axis for axis in layer.axes if axis not in layer.result.axes})
+    return False
 
 
 @dataclass(eq=False)
@@ -132,6 +157,7 @@ class Holding:
     shares: tuple[Axis, list[Range]] | None = None
     summed: set[int] = field(default_factory=set)
     is_local: bool = False
+    is_outside: bool = True
     rolls: bool = False
 
     @property
@@ -208,9 +234,9 @@ class Links:
             )
         found = self._place(id(resident), tensor, side)
         found.resident, found.is_local = resident, bool(side.own) and not side.is_exchanged
+        found.is_outside = not side.own
         if resident.sharded:
-            axis = next(axis for axis in tensor.axes if axis.name == resident.sharded)
-            found.shares = axis, self._shares(axis, node.children[resident.first : resident.last + 1], tensor)
+            found.shares = shares_of(self.walk, resident, node, self.count)
         return found
 
     def _place(self, place: int, tensor: Tensor, side: Side) -> Holding:
@@ -223,17 +249,6 @@ class Links:
         if does_roll:
             self.rolled[place, tensor] = found
         return found
-
-    def _shares(self, axis: Axis, children: tuple[Node, ...], tensor: Tensor) -> list[Range]:
-        """The ranges of the loop that makes the tensor, if it is over the axis; else equal ones."""
-        maker = self.walk.network.maker.get(tensor)
-        for loop in (loop for child in children for loop in distributed_in(child)):
-            named, group, _ = self.walk.known_class(loop)
-            if maker is not None and maker.name in layers_in(loop) and axis in group:
-                own = scaled(loop.edges, axis.extent, named.extent)
-                return [*own, *[(axis.extent, axis.extent)] * (self.count - len(own))]
-        step = -(-axis.extent // self.count)
-        return [(min(k * step, axis.extent), min((k + 1) * step, axis.extent)) for k in range(self.count)]
 
     def hand_on(self, node: Compute, own: Iterable[Tensor], side: Side) -> None:
         """What layers of a compute hand each other, where clusters exchange halos."""
@@ -254,29 +269,43 @@ class Links:
     def made(self, layer: Layer, made: Taken) -> None:
         """Parts of a result go to all places of it."""
         is_sum = any(layer.name in side.begins for side, _ in made)
-        for holding in self.lies.get(layer.result, ()):
-            for side, box in made:
-                holding.summed |= set(side.clusters) if is_sum else set()
-                for k in side.clusters:
-                    is_shared = is_sum or not side.own
-                    holding.add(k, holding.wanted(k, box) if is_shared else holding.parted(box))
-                    self._note(holding, holding.parted(box) if side.own else holding.wanted(k, box))
+        holdings = self.lies.get(layer.result, ())
+        outside = [each for each in holdings if each.is_outside]
+        if is_sum and len(outside) > 1 and outside[-1].resident is not None:
+            raise PlanError(
+                f"{title(outside[-1].resident)}: it is resident twice around a loop over clusters that sums it; "
+                "leave one out",
+                outside[-1].resident,
+            )
+        for holding, (side, box) in product(holdings, made):
+            if is_sum and holding.is_outside:
+                holding.summed |= set(side.clusters)
+            for k in side.clusters:
+                is_shared = is_sum or not side.own
+                holding.add(k, holding.wanted(k, box) if is_shared else holding.parted(box))
+                self._note(holding, holding.parted(box) if side.own else holding.wanted(k, box))
+
+    def end(self, loop: Loop, side: Side) -> None:
+        """A distributed loop is done: its sums that are whole now are added."""
+        for layer in self.walk.known_class(loop)[2]:
+            for holding in [each for each in self.lies.get(layer.result, ()) if each.summed]:
+                if (box := whole_sum(layer, side.spans[layer.name])) is not None:
+                    self.settle(holding, [(side, box)])
 
     def settle(self, holding: Holding, taken: Taken) -> None:
         """The layers that make a tensor are done: sums of clusters are added, and each gets what it did not make."""
         wanted = [(k, holding.wanted(k, box)) for side, box in taken for k in side.clusters]
-        is_outside = not taken[0][0].own
-        if holding.summed and is_outside:
+        if holding.summed:
             box = holding.parted(taken[0][1])
             self.reduce(holding.tensor, box, len(holding.summed))
             self._receive(holding.tensor, sum(elements(own) for _, own in wanted) - elements(box))
+            holding.summed = set()
         else:
             lacking = [self._take(holding, k, own) for k, own in wanted if not holding.is_local]
             if holding.shares and any(lacking):  # what was made for others goes
                 boxes = [box for _, box in taken]
                 holding.has = [[piece for each in has for piece in subtract(each, boxes)] for has in holding.has]
         for other in self.lies[holding.tensor]:
-            other.summed = set() if is_outside else other.summed
             for k, own in wanted:
                 other.add(k, other.wanted(k, own))
 
@@ -338,6 +367,14 @@ class Links:
 
     def _note(self, holding: Holding, box: Box) -> None:
         self.walk.note(holding.place, holding.tensor, box)
+
+
+def whole_sum(layer: Layer, span: Box) -> Box | None:
+    """What of a result passes have summed to the end."""
+    for axis in layer.combine:
+        if axis not in layer.result.axes and span.get(axis, (0, axis.extent))[1] < axis.extent:
+            return None
+    return {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
 
 
 def own_part(side: Side, box: Box) -> Box:

@@ -89,8 +89,9 @@ class _Walk(Measured):
         if node.over is Over.CLUSTERS:
             (side,) = sides
             inside = sides_of(self, node, side, self.around)
-            if inside:
+            if inside and self.links:
                 self.visit(node.body, inside, held)
+                self.links.end(node, side)
             return
         if self.links and node.halo is Halo.ROLLING:
             self.links.begin(node)

@@ -72,7 +72,9 @@ class Ranged(Named):
             self._classes[id(node)] = self.class_of(node)
         return self._classes[id(node)]
 
-    def passes(self, node: Loop, spans: Spans, within: Mapping[Axis, Range] | None = None) -> tuple[list[Spans], list[Moving]]:
+    def passes(
+        self, node: Loop, spans: Spans, within: Mapping[Axis, Range] | None = None
+    ) -> tuple[list[Spans], list[Moving]]:
         """The ranges of all layers in each pass, and what of tensors these touch.
 
         `within`: ranges of a cluster, which makes only the passes that meet them."""
@@ -81,13 +83,16 @@ class Ranged(Named):
             raise PlanError(f"for {node.axis} {how}: only passes in time are counted, or over clusters", node)
         axis, group, inside = self.known_class(node)
         found, had = list[Spans](), dict[str, Range]()
-        first, stop = (within or {}).get(axis, (0, axis.extent))
-        for edges in pairwise(node.edges):
-            if edges[0] >= stop or edges[1] <= first:
-                continue
+        for edges in self.edges(node, within or {}):
             here = self.pass_spans(axis, group, inside, edges, spans)
             found.append({**spans, **(_rolled(here, group, self.layers, had) if node.halo is Halo.ROLLING else here)})
         return found, list(self.moving(node, group, found))
+
+    def edges(self, node: Loop, within: Mapping[Axis, Range]) -> list[Range]:
+        """The ranges of the passes that meet those of a cluster."""
+        axis, _, _ = self.known_class(node)
+        first, stop = within.get(axis, (0, axis.extent))
+        return [(low, high) for low, high in pairwise(node.edges) if low < stop and high > first]
 
     def pass_spans(
         self, axis: Axis, group: Class, inside: list[Layer], edges: Range, spans: Spans, is_alone: bool = False

@@ -213,8 +213,11 @@ def test_a_neighbour_that_has_a_row_later_is_named(convolutions):
 def test_links_are_counted_for_nodes_and_residents(perceptron):
     plan = tree(f'{{ resident "matmul#2" {OVER_HIDDEN} {{ {LAYERS} }} }}')
     found = count(perceptron, plan)
-    assert found.received[id(plan)] == found.received[id(plan.residents[0])] == found.link_bytes == 6 * RESULT
-    assert found.received[id(plan.children[0])] == 0
+    assert found.received[id(plan)] == found.received[id(plan.children[0])] == found.link_bytes == 6 * RESULT
+    plan = tree(two_loops("resident unary", OVER_ROWS, OVER_ROWS))
+    found = count(perceptron, plan)
+    assert found.received[id(plan)] == found.received[id(plan.residents[0])] == found.link_bytes == HIDDEN_MAP
+    assert not any(found.received[id(child)] for child in plan.children)
 
 
 REFUSED = {
