@@ -150,11 +150,14 @@ class _Walk(Measured):
         holding = self.links.at_resident(resident, node, tensor, sides[0]) if self.links else None
         wanted = holding.spread(taken) if holding else taken
         self.note_all(id(resident), tensor, wanted)
-        comes = [(side, box) for side, box in wanted if not is_made or self.goes_on(tensor, side)]
         with self.charged(resident):
-            self.bring(tensor, comes, held.get(tensor))
-        if holding:
-            holding.fill(comes)
+            if not is_made:
+                self.bring(tensor, wanted, held.get(tensor))
+            else:  # sums go on where they are made
+                begun = [(side, box) for side, box in taken if self.goes_on(tensor, side)]
+                self.load(tensor, left(begun, held.get(tensor)))
+        if holding and not is_made:
+            holding.fill(wanted)
         return Begun(resident, tensor, taken, holding)
 
     def end(self, node: Sequence, begun: Begun, held: Held) -> None:

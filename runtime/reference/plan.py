@@ -158,11 +158,15 @@ class _Machine(Memories):
             if box is None:
                 continue
             taken.append((side, box))
-            if tensor not in made or self.goes_on(tensor, side):
+            if tensor not in made:
                 wants += [Wanted(k, side, store, self.wanted(resident, k, box)) for k, store in stores.items()]
+            elif self.goes_on(tensor, side):
+                wants += [Wanted(k, side, store, box) for k, store in stores.items()]
         if tensor in made and wants and self.is_sum_of_clusters(tensor, wants[0].side, node.children[resident.first]):
-            wants = [wants[0]._replace(box=taken[0][1])]  # one cluster goes on with the sum, others begin
+            wants = wants[:1]  # one cluster goes on with the sum, others begin
         self.bring(tensor, [each for each in wants if not is_empty(each.box)], held)
+        if tensor in made:
+            self.not_made |= {(k, id(resident)): store.done > 0 for k, side, store, _ in wants if not side.own}
         return taken
 
     def is_sum_of_clusters(self, tensor: Tensor, side: Side, child: Node) -> bool:
@@ -381,18 +385,20 @@ class _Part:
         if self.rest is not None and not self.is_sum:
             rest = {axis: self.rest[axis] for axis in self.box}
             self.machine.dram[result].write(rest, self.inside(state, rest), self.done)
-        for store, box in self.targets():
+        for place, store, box in self.targets():
             store.write(box, self.inside(state, box), self.done)
+            if (mask := self.machine.not_made.get((self.cluster, place))) is not None:
+                mask[store.place(box)] = False
         self.overwrite()
 
     def inside(self, state: Array, box: Box) -> Array:
         here = (slice(a - b, c - b) for (a, c), (b, _) in zip(box.values(), self.box.values(), strict=True))
         return np.asarray(state[(slice(None), *here)])
 
-    def targets(self) -> Iterator[tuple[Store, Box]]:
+    def targets(self) -> Iterator[tuple[int, Store, Box]]:
         result = self.layer.result
         if result in self.own:
-            yield self.own[result], self.box
+            yield self.place, self.own[result], self.box
             return
         for resident, store in self.memory.active[result]:
             of = self.machine.parted if self.side.own else partial(self.machine.wanted, cluster=self.cluster)
@@ -400,7 +406,7 @@ class _Part:
             if self.is_sum and self.machine.is_outside[id(resident)]:
                 self.machine.summed[id(resident)].add(self.cluster)
             if not is_empty(box):
-                yield store, box
+                yield id(resident), store, box
 
     def overwrite(self) -> None:
         """A result in the storage of another tensor takes the elements at its places, or all where places differ."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
@@ -93,6 +94,8 @@ class Memories(Ranged):
         """Of sharded residencies, by `id`."""
         self.summed: dict[int, set[int]] = {}
         """Of residencies the clusters that have sums of their part of a distributed class."""
+        self.not_made: dict[tuple[int, int], NDArray[np.bool_]] = {}
+        """Of clusters and residencies the sums that go on, as they were loaded."""
         self.is_outside: dict[int, bool] = {}
         """Whether a residency began outside distributed loops."""
         sums = (each for node in nodes_in(plan) if isinstance(node, Compute) for each in node.sums)
@@ -189,6 +192,10 @@ class Memories(Ranged):
             self.add_sums(resident, tensor, self.parted(resident, taken[0][1]), taken[0][0])
             return
         received = 0
+        for k in taken[0][0].clusters if len(self.clusters) > 1 else ():
+            mask = self.not_made.pop((k, id(resident)), None)
+            if mask is not None:
+                self.clusters[k].buffer(id(resident), tensor).drop((...,), mask)
         for side, box in taken:
             for k in side.clusters:
                 store = self.clusters[k].buffer(id(resident), tensor)
