@@ -166,7 +166,7 @@ class _Machine(Memories):
             wants = wants[:1]  # one cluster goes on with the sum, others begin
         self.bring(tensor, [each for each in wants if not is_empty(each.box)], held)
         if tensor in made:
-            self.not_made |= {(k, id(resident)): store.done > 0 for k, side, store, _ in wants if not side.own}
+            self.not_made |= {(k, id(resident)): np.array(store.done > 0) for k, side, store, _ in wants if not side.own}
         return taken
 
     def is_sum_of_clusters(self, tensor: Tensor, side: Side, child: Node) -> bool:

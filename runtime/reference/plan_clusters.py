@@ -228,7 +228,7 @@ class Memories(Ranged):
         """The sums of several clusters in a box, finished if they are whole; and how many points they have."""
         layer = self.network.maker[tensor]
         place = stores[0].place(box)
-        states = [(store.values[(slice(None), *place)], store.done[place]) for store in stores]
+        states = [(store.values[(slice(None), *place)].copy(), store.done[place]) for store in stores]
         for store in stores:
             store.used[place] = store.clock.now if store.clock else 0
         return self.sum_of(layer, box, [(values, int(done.flat[0])) for values, done in states])

@@ -93,7 +93,8 @@ class _Distributor:
     def node(self, node):
         match node:
             case Loop():
-                return self.distributed(node) if self.draw(st.integers(0, 2)) else replace(node, body=self.node(node.body))
+                is_outer = self.draw(st.integers(0, 2)) == 0
+                return replace(node, body=self.node(node.body)) if is_outer else self.distributed(node)
             case Sequence():
                 children = tuple(self.node(child) for child in node.children)
                 return replace(node, children=children, residents=tuple(self.residents(node, children)))

@@ -2,8 +2,10 @@
 
 import pytest
 from axis_networks import CHANNELS, HIDDEN, ROWS, SHAPES, mlp, network, windows
+from random_plans import PAGE_PLANS
 
 from frustum.backend import targets
+from frustum.dialects import graph as g
 from frustum.dialects.plan.check import PlanError, check_plan
 from frustum.dialects.plan.clusters import check_clusters
 from frustum.dialects.plan.count import count
@@ -205,6 +207,28 @@ def test_a_neighbour_that_has_a_row_later_is_named(convolutions):
         counted(convolutions, f"{{ resident x0 {loop} }}")
     around = loop.replace("{ for", "{ resident x0, conv compute conv for", 1).replace("compute conv, ", "compute ")
     assert bytes_of(counted(convolutions, around))[2] == (1 + 2 + 1) * (ROW + MADE_ROW)
+
+
+# ------------------------------------------------------------ the page
+
+
+def four_layers(x, w, v):
+    *layers, down = mlp(x, w, v)
+    return *layers, down, g.UnaryOp("relu", down.result)
+
+
+@pytest.mark.parametrize("how, links", [("sharded rows", 3), ("", 6)])
+def test_the_example_of_the_page(how, links):
+    net = network(four_layers, *SHAPES)
+    for layer, name in zip(net.layers, ("up", "gelu", "down", "relu"), strict=True):
+        layer.name = name
+    net.layers[2].result.name = "y"
+    rows, hidden = net.layers[0].result.axes
+    rows.name, hidden.name = "rows", "hidden"
+    (text,) = [each for each in PAGE_PLANS if "@perceptron" in each]
+    found = count(net, read_plan(text.replace("sharded rows", how)).node)
+    assert bytes_of(found) == (96 + 640, 96, links * 96)
+    assert IMAGE == RESULT == 96 and WEIGHTS == 640
 
 
 # ------------------------------------------------------------ nodes, refusals
