@@ -166,7 +166,8 @@ class _Machine(Memories):
             wants = wants[:1]  # one cluster goes on with the sum, others begin
         self.bring(tensor, [each for each in wants if not is_empty(each.box)], held)
         if tensor in made:
-            self.not_made |= {(k, id(resident)): np.array(store.done > 0) for k, side, store, _ in wants if not side.own}
+            outside = [each for each in wants if not each.side.own]
+            self.not_made |= {(each.cluster, id(resident)): np.array(each.store.done > 0) for each in outside}
         return taken
 
     def is_sum_of_clusters(self, tensor: Tensor, side: Side, child: Node) -> bool:
