@@ -1,8 +1,11 @@
 """Plans over clusters, against counts by hand: what is multicast, gathered, summed and exchanged."""
 
+from dataclasses import replace
+
 import pytest
+import random_plans
 from axis_networks import CHANNELS, HIDDEN, ROWS, SHAPES, mlp, network, windows
-from random_plans import PAGE_PLANS
+from hypothesis import HealthCheck, given, seed, settings
 
 from frustum.backend import targets
 from frustum.dialects import graph as g
@@ -10,6 +13,7 @@ from frustum.dialects.plan.check import PlanError, check_plan
 from frustum.dialects.plan.clusters import check_clusters
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import read_plan
+from frustum.dialects.plan.tree import Halo, Loop, Over, Sequence
 
 LAYERS = 'compute matmul, unary, "matmul#2"'
 IMAGE, RESULT, HIDDEN_MAP = 2 * ROWS * CHANNELS, 2 * ROWS * CHANNELS, 2 * ROWS * HIDDEN
@@ -225,7 +229,7 @@ def test_the_example_of_the_page(how, links):
     net.layers[2].result.name = "y"
     rows, hidden = net.layers[0].result.axes
     rows.name, hidden.name = "rows", "hidden"
-    (text,) = [each for each in PAGE_PLANS if "@perceptron" in each]
+    (text,) = [each for each in random_plans.PAGE_PLANS if "@perceptron" in each]
     found = count(net, read_plan(text.replace("sharded rows", how)).node)
     assert bytes_of(found) == (96 + 640, 96, links * 96)
     assert IMAGE == RESULT == 96 and WEIGHTS == 640
@@ -276,3 +280,33 @@ def test_more_ranges_than_the_machine_has_clusters():
     check_clusters(plan, targets.load("default"))
     with pytest.raises(PlanError, match=r"for matmul.c over clusters: 4 ranges, edge has 1 cluster: take a larger"):
         check_clusters(plan, targets.load("edge"))
+
+
+# ------------------------------------------------------------ random plans
+
+
+def in_time(node, cluster=True):
+    """The plan with one range in each loop over clusters: on one cluster, or in time."""
+    match node:
+        case Loop():
+            over = {"edges": (0, node.edges[-1]), "over": Over.CLUSTERS if cluster else Over.TIME} if node.over else {}
+            halo = Halo.NONE if node.halo is Halo.EXCHANGED else node.halo
+            return replace(node, body=in_time(node.body, cluster), halo=halo, **over)
+        case Sequence():
+            residents = tuple(replace(each, sharded="") for each in node.residents)
+            return replace(node, children=tuple(in_time(each, cluster) for each in node.children), residents=residents)
+    return node
+
+
+@seed(3)
+@settings(max_examples=12, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_plans.distributed())
+def test_a_plan_with_one_range_is_one_in_time(case):
+    try:
+        time = count(case.axes, in_time(case.plan, cluster=False))
+    except PlanError as problem:
+        assert "an earlier pass has put" in str(problem)
+        return
+    one = count(case.axes, in_time(case.plan))
+    assert bytes_of(one) == (*bytes_of(time)[:2], 0) and one.sram_bytes == time.sram_bytes
+    assert one.points == time.points
