@@ -153,6 +153,8 @@ class Holding:
     place: int
     tensor: Tensor
     has: list[list[Box]]
+    is_read: bool = True
+    is_read_later: bool = False
     resident: Resident | None = None
     shares: tuple[Axis, list[Range]] | None = None
     summed: set[int] = field(default_factory=set)
@@ -235,6 +237,8 @@ class Links:
         found = self._place(id(resident), tensor, side)
         found.resident, found.is_local = resident, bool(side.own) and not side.is_exchanged
         found.is_outside = not side.own
+        spanned = node.children[resident.first : resident.last + 1]
+        found.is_read, found.is_read_later = (self.walk.is_read(resident, each) for each in (spanned, spanned[1:]))
         if resident.sharded:
             found.shares = shares_of(self.walk, resident, node, self.count)
         return found
@@ -298,8 +302,11 @@ class Links:
         if holding.summed:
             box = holding.parted(taken[0][1])
             self.reduce(holding.tensor, box, len(holding.summed))
-            self._receive(holding.tensor, sum(elements(own) for _, own in wanted) - elements(box))
+            if holding.is_read:
+                self._receive(holding.tensor, sum(elements(own) for _, own in wanted) - elements(box))
             holding.summed = set()
+        elif not holding.is_read_later:
+            return
         else:
             lacking = [self._take(holding, k, own) for k, own in wanted if not holding.is_local]
             if holding.shares and any(lacking):  # what was made for others goes

@@ -234,6 +234,11 @@ class Ranged(Named):
             reader.name not in names for reader in self.network.readers.get(tensor, [])
         )
 
+    def is_read(self, resident: Resident, children: Iterable[Node]) -> bool:
+        """Whether some of these read a resident tensor."""
+        names = {name for child in children for name in layers_in(child)}
+        return any(reader.name in names for reader in self.network.readers.get(self.tensors[resident.tensor], []))
+
     def continues(self, layer: Layer, span: Box) -> bool:
         """Whether a part of a layer adds to sums that earlier passes have begun."""
         return any(span.get(a, (0, 0))[0] > 0 for a in layer.combine if a not in layer.result.axes)

@@ -152,6 +152,8 @@ class _Machine(Memories):
             self.shares[id(resident)] = shares_of(self, resident, node, len(self.clusters))
         self.summed[id(resident)] = set()
         self.is_outside[id(resident)] = not lanes[0].side.own
+        spanned = node.children[resident.first : resident.last + 1]
+        self.readers[id(resident)] = self.is_read(resident, spanned), self.is_read(resident, spanned[1:])
         for side, _ in lanes:
             box = self.new_box(tensor, node, resident, side.spans, side.fresh)
             stores = {k: self.clusters[k].buffer(id(resident), tensor) for k in side.clusters}

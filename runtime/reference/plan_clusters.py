@@ -98,6 +98,8 @@ class Memories(Ranged):
         """Of clusters and residencies the sums that go on, as they were loaded."""
         self.is_outside: dict[int, bool] = {}
         """Whether a residency began outside distributed loops."""
+        self.readers: dict[int, tuple[bool, bool]] = {}
+        """Whether layers read a resident, and whether some in later children do."""
         sums = (each for node in nodes_in(plan) if isinstance(node, Compute) for each in node.sums)
         self.sum_bits = {each.tensor: ELEMENTS[each.element] for each in sums}
         for tensor, store in self.dram.items():
@@ -196,6 +198,8 @@ class Memories(Ranged):
             mask = self.not_made.pop((k, id(resident)), None)
             if mask is not None:
                 self.clusters[k].buffer(id(resident), tensor).drop((...,), mask)
+        if not self.readers[id(resident)][1]:
+            return
         for side, box in taken:
             for k in side.clusters:
                 store = self.clusters[k].buffer(id(resident), tensor)
@@ -222,7 +226,7 @@ class Memories(Ranged):
                 part = _inside(state, box, want)
                 store.write(want, part, done)
                 given += part[0].size
-        self.count_links(tensor, given - state[0].size)
+        self.count_links(tensor, (given - state[0].size) * self.readers[id(resident)][0])
 
     def merged(self, tensor: Tensor, stores: list[Store], box: Box) -> tuple[Array, int]:
         """The sums of several clusters in a box, finished if they are whole; and how many points they have."""

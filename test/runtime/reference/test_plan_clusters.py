@@ -1,12 +1,18 @@
 """Plans over clusters on values: each cluster has its memory, and nothing reads what has not been sent there."""
 
+import re
+
 import plan_nets
 import pytest
 import random_plans
 from hypothesis import HealthCheck, given, seed, settings
-from plan_values import check_values
+from plan_values import check_values, run_of
 
+from frustum.dialects.plan.check import PlanError
+from frustum.dialects.plan.count import count as counted
 from frustum.dialects.plan.parse import extents_of, read_plan
+from frustum.runtime.reference.plan import AbsentElement
+from frustum.runtime.reference.plan_stores import Store
 
 
 def planned(build, text):
@@ -35,12 +41,67 @@ def test_rows_and_sums(how):
     assert bool(run.link_bytes) == ("hidden" in how)
 
 
+CONVS = "conv_1, conv_2, conv_3, pool_4"
+HALOS = {
+    "recomputed": f"for pool_4.y step 4 of 10 over clusters recomputed {{ compute {CONVS} }}",
+    "exchanged": f"for pool_4.y step 4 of 10 over clusters exchanged {{ compute {CONVS} }}",
+    "rolling inside": f"""for pool_4.y step 5 of 10 over clusters {{
+        for pool_4.y step 1 of 10 rolling {{ compute {CONVS} }} }}""",
+    "exchanged, then rolling": """for pool_4.y step 5 of 10 over clusters exchanged {
+        resident conv_1 compute conv_1 for pool_4.y step 1 of 10 { compute conv_2, conv_3, pool_4 } }""",
+    "in shares": """{ resident x0 sharded x0.2, conv_1 sharded conv_1.y
+        for conv_1.y step 7 of 20 over clusters { compute conv_1 }
+        resident conv_2 for conv_2.y step 10 of 20 over clusters { compute conv_2 }
+        for pool_4.x step 3 of 8 over clusters recomputed { compute conv_3, pool_4 } }""",
+}
+
+
+@pytest.mark.parametrize("how", HALOS)
+def test_halos(how):
+    case = planned(plan_nets.conv_stack, HALOS[how])
+    if how == "exchanged, then rolling":
+        with pytest.raises(PlanError, match=r"no other cluster has .* make the tensor resident around the passes"):
+            counted(case.axes, case.plan)
+        return
+    run = check_values(case)
+    assert bool(run.link_bytes) == (how in ("exchanged", "in shares"))
+
+
+KEYS = """{ compute matmul_1, matmul_2, matmul_3
+  HELD for attention_4.scores.key step 6 of 24 over clusters {
+    compute attention_4.scores, attention_4.softmax, attention_4.context }
+  compute matmul_5, binary_6, normalise_7.sums, normalise_7 }"""
+
+
+@pytest.mark.parametrize("held, times", [("", 3), ("resident attention_4.context", 6)])
+def test_attention_whose_keys_clusters_share(held, times):
+    """Sums below a running maximum in each of four clusters, rescaled where they are added."""
+    case = planned(plan_nets.attention, KEYS.replace("HELD", held))
+    context = next(t for t in case.axes.tensors if t.name == "attention_4.context")
+    assert check_values(case).link_bytes == times * context.size_bytes
+
+
+def test_rows_that_no_cluster_sends_are_missed(monkeypatch):
+    monkeypatch.setattr(Store, "receive", lambda self, other, box: 0)
+    with pytest.raises(AbsentElement, match=r"conv_2 reads conv_1 at .*which is not there"):
+        run_of(planned(plan_nets.conv_stack, HALOS["exchanged"]))
+
+
+REFUSED = "no other cluster has|an earlier pass has put"
+"""Halos that a neighbour does not have in time, and storage that is overwritten too early."""
+
+
 def random_cases(number, count, most=random_plans.MOST_LAYERS):
     @seed(number)
     @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(random_plans.distributed(most))
     def run(case):
-        check_values(case)
+        try:
+            counted(case.axes, case.plan)
+        except PlanError as problem:
+            assert re.search(REFUSED, str(problem))
+        else:
+            check_values(case)
 
     run()
 
@@ -48,3 +109,9 @@ def random_cases(number, count, most=random_plans.MOST_LAYERS):
 @pytest.mark.parametrize("number", range(3))
 def test_random_plans(number):
     random_cases(number, 12, most=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(8))
+def test_a_thousand_random_plans(number):
+    random_cases(100 + number, 125)
