@@ -28,7 +28,7 @@ from frustum.dialects.plan.ranges import Held, Range, is_empty, without
 from frustum.dialects.plan.tree import Compute, Loop, Node, Over, Resident, Sequence, nodes_in
 from frustum.runtime.kernels import Array
 from frustum.runtime.reference.axes import Fetch
-from frustum.runtime.reference.plan_clusters import AbsentElement, Kept, Lane, Memories, Run, Wanted
+from frustum.runtime.reference.plan_clusters import AbsentElement, ClusterMemories, Filling, Kept, Lane, Run
 from frustum.runtime.reference.plan_layers import Points, finished, kind_of
 from frustum.runtime.reference.plan_stores import Store, Tile, points_of
 
@@ -48,7 +48,7 @@ def run_plan(
     return machine.finished()
 
 
-class _Machine(Memories):
+class _Machine(ClusterMemories):
     def __init__(self, network: AxisNetwork, plan: Node, arrays: Mapping[str, Array]) -> None:
         super().__init__(network, plan, arrays)
         self.where: list[str] = []
@@ -147,7 +147,7 @@ class _Machine(Memories):
         self, node: Sequence, resident: Resident, lanes: tuple[Lane, ...], held: Held, made: set[Tensor]
     ) -> list[tuple[Side, Box]]:
         """What of a residency sides touch; loaded if it is not made there, or a sum goes on."""
-        tensor, taken, wants = self.tensors[resident.tensor], list[tuple[Side, Box]](), list[Wanted]()
+        tensor, taken, wants = self.tensors[resident.tensor], list[tuple[Side, Box]](), list[Filling]()
         if resident.sharded:
             self.shares[id(resident)] = shares_of(self, resident, node, len(self.clusters))
         self.summed[id(resident)] = set()
@@ -161,9 +161,9 @@ class _Machine(Memories):
                 continue
             taken.append((side, box))
             if tensor not in made:
-                wants += [Wanted(k, side, store, self.wanted(resident, k, box)) for k, store in stores.items()]
+                wants += [Filling(k, side, store, self.wanted(resident, k, box)) for k, store in stores.items()]
             elif self.goes_on(tensor, side):
-                wants += [Wanted(k, side, store, box) for k, store in stores.items()]
+                wants += [Filling(k, side, store, box) for k, store in stores.items()]
         if tensor in made and wants and self.is_sum_of_clusters(tensor, wants[0].side, node.children[resident.first]):
             wants = wants[:1]  # one cluster goes on with the sum, others begin
         self.bring(tensor, [each for each in wants if not is_empty(each.box)], held)

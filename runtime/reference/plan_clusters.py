@@ -55,7 +55,7 @@ class Lane(NamedTuple):
     kept: Kept
 
 
-class Wanted(NamedTuple):
+class Filling(NamedTuple):
     """What a cluster is to have of a tensor in a store."""
 
     cluster: int
@@ -64,10 +64,10 @@ class Wanted(NamedTuple):
     box: Box
 
 
-class Memory:
+class Sram:
     """The SRAM of a cluster."""
 
-    def __init__(self, machine: Memories) -> None:
+    def __init__(self, machine: ClusterMemories) -> None:
         self.machine, self.clock = machine, Clock()
         self.buffers: dict[tuple[int, Tensor], Store] = {}
         """Of residents, and of what layers of a compute hand each other."""
@@ -80,7 +80,7 @@ class Memory:
         return self.buffers[place, tensor]
 
 
-class Memories(Ranged):
+class ClusterMemories(Ranged):
     """DRAM and clusters; every copy between them is counted."""
 
     def __init__(self, network: AxisNetwork, plan: Node, arrays: Mapping[str, Array]) -> None:
@@ -89,7 +89,7 @@ class Memories(Ranged):
         self.dram = {tensor: self.store(tensor) for tensor in network.tensors}
         self.made = {tensor: self.store(tensor) for tensor in network.maker}
         """Every element as it was made last, which nobody reads."""
-        self.clusters = [Memory(self) for _ in range(clusters_of(plan))]
+        self.clusters = [Sram(self) for _ in range(clusters_of(plan))]
         self.shares: dict[int, tuple[Axis, list[Range]]] = {}
         """Of sharded residencies, by `id`."""
         self.summed: dict[int, set[int]] = {}
@@ -140,7 +140,7 @@ class Memories(Ranged):
             found[axis] = max(found[axis][0], low), min(found[axis][1], high)
         return found
 
-    def bring(self, tensor: Tensor, wants: list[Wanted], held: Held) -> None:
+    def bring(self, tensor: Tensor, wants: list[Filling], held: Held) -> None:
         """What residents outside have comes from there, or from those of other clusters; the rest from DRAM."""
         parts, loads = held.get(tensor), list[tuple[int, Box]]()
         for cluster, side, store, box in wants:
