@@ -81,6 +81,33 @@ def test_attention_whose_keys_clusters_share(held, times):
     assert check_values(case).link_bytes == times * context.size_bytes
 
 
+BY_ROWS = """{
+  resident attention_4.context sharded x0.1
+  resident x0 until attention_4.context sharded x0.1
+  for matmul_1.c.o step 1 of 4 {
+    resident matmul_1 sharded x0.1, matmul_2 sharded x0.1, matmul_3 sharded x0.1
+    for x0.1 step 8 of 24 over clusters { compute matmul_1, matmul_2, matmul_3 }
+    for x0.1 step 8 of 24 over clusters {
+      for attention_4.scores.key step 12 of 24 {
+        resident matmul_2, matmul_3
+        for x0.1 step 4 of 24 { compute attention_4.scores, attention_4.softmax, attention_4.context }
+      }
+    }
+  }
+  for x0.1 step 8 of 24 over clusters { compute matmul_5, binary_6, normalise_7.sums, normalise_7 }
+}"""
+
+
+def test_attention_whose_rows_clusters_share():
+    """Each tensor from outside moves once, but the input, which the residual reads again; keys and values, in slices,
+    go to two of three clusters."""
+    case = planned(plan_nets.attention, BY_ROWS)
+    run = check_values(case)
+    tensors = {each.name: each.size_bytes for each in case.axes.tensors}
+    assert run.read_bytes + run.write_bytes == case.axes.compulsory_bytes + tensors["x0"]
+    assert run.link_bytes == 2 * (tensors["matmul_2"] + tensors["matmul_3"])
+
+
 def test_rows_that_no_cluster_sends_are_missed(monkeypatch):
     monkeypatch.setattr(Store, "receive", lambda self, other, box: 0)
     with pytest.raises(AbsentElement, match=r"conv_2 reads conv_1 at .*which is not there"):
