@@ -159,7 +159,7 @@ def test_a_plan_over_clusters_is_certified(tmp_path, capsys):
     given.write_text(OVER_CLUSTERS.replace("TARGET", "default"))
     assert cli.main([*words, "--target", "default"]) == 0
     result, shown = 2 * 48 * 64, capsys.readouterr().out
-    assert re.search(f"resident down sharded x.0 +// {3 * result:,} B received over links, ", shown)
+    assert re.search(f"over clusters {{ +// .*{3 * result:,} B received over links, ", shown)
     assert re.search(f"compute y.sums, y +// .*{6 * result:,} B received over links, ", shown)
     assert f"{9 * result:,} B received over links" in shown.splitlines()[0]
     assert cli.main([*words, "--target", "default", "--certificate", str(file)]) == 0
