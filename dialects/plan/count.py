@@ -128,8 +128,6 @@ class _Walk(Measured):
         for k, child in enumerate(node.children):
             made = set(self.made_in(child))
             begin = [r for r in node.residents if r.first == k]
-            for cluster in (cluster for side in sides for cluster in side.clusters):
-                self.overwritten[cluster].begin(self.tensors[r.tensor] for r in begin)
             begun = [self.begin(node, r, sides, held, self.tensors[r.tensor] in made) for r in begin]
             if self.links:
                 self.links.enter(each.holding for each in begun)
@@ -147,6 +145,10 @@ class _Walk(Measured):
         tensor = self.tensors[resident.tensor]
         boxes = ((side, self.new_box(tensor, node, resident, side.spans, side.fresh)) for side in sides)
         taken = [(side, box) for side, box in boxes if box is not None]
+        for side, box in taken:
+            does_roll = any(place == id(resident) for place, _ in side.fresh)
+            for cluster in side.clusters:
+                self.overwritten[cluster].begin(tensor, box if does_roll else None)
         holding = self.links.at_resident(resident, node, tensor, sides[0]) if self.links else None
         wanted = holding.spread(taken) if holding else taken
         self.note_all(id(resident), tensor, wanted)

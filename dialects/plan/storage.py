@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from frustum.dialects.axes.network import Box, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.boxes import add, do_meet
+from frustum.dialects.plan.boxes import add, do_meet, subtract
 from frustum.dialects.plan.check import Named, PlanError, title
 from frustum.dialects.plan.tree import Compute, Sequence, nodes_in
 
@@ -24,12 +22,15 @@ class Overwritten:
         self.made: dict[Tensor, list[Box]] = {new: [] for new in self.taken}
         """Of the takers the parts of the layer's axes: a sum that goes on reads no operand's position again."""
 
-    def begin(self, tensors: Iterable[Tensor]) -> None:
-        """These are loaded or made anew."""
-        for tensor in tensors:
-            if tensor in self.gone:
-                self.gone[tensor] = []
-                self.made |= {new: [] for new, old in self.taken.items() if old is tensor}
+    def begin(self, tensor: Tensor, box: Box | None = None) -> None:
+        """It is loaded or made anew; of one whose rows roll this box, and what stays of it stays overwritten."""
+        if tensor not in self.gone:
+            return
+        self.gone[tensor] = [] if box is None else [
+            piece for each in self.gone[tensor] for piece in subtract(each, [box])
+        ]  # fmt: skip
+        if box is None:
+            self.made |= {new: [] for new, old in self.taken.items() if old is tensor}
 
     def computes(self, layer: Layer, span: Box, reads: list[tuple[Tensor, Box]], node: Compute) -> None:
         """PlanError where the layer reads what is gone; what its result overwrites goes."""
