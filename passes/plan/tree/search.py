@@ -174,7 +174,9 @@ class PlanSearch:
     # ------------------------------------------------------------ nests
 
     def nest(self, placed: PlacedInterval, resident: Mapping[Tensor, float]) -> Floats:
-        """The curve of the best nest."""
+        """The curve of the best nest; infinite where a cluster needs what others make inside."""
+        if not placed.own.may_be_dealt:
+            return np.full(LEVELS + 1, np.inf)
         key = placed.number, placed.resident_key(resident)
         if key not in self.known.nests:
             shares = np.array([resident.get(t, 0.0) for t in placed.own.touched])
@@ -212,7 +214,7 @@ class PlanSearch:
     def _loop_ways(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> Iterator[LoopWay]:
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
         for group, is_windowed in own.classes:
-            if is_windowed:
+            if is_windowed or not (own.may_be_dealt or self.reads.dealt.axes.isdisjoint(group)):
                 continue
             still = [t for t in free if not any(axis in group for axis in t.axes)]
             weights = sum(self.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
@@ -269,8 +271,6 @@ class PlanSearch:
         """The curve of an interval as one nest, or as a loop around a forest.  Where it is not below `most`, it may be
         higher than the best."""
         placed = self.placed(first, stop, extents)
-        if not placed.own.may_be_dealt:
-            return np.full(LEVELS + 1, np.inf)
         nest = self.nest(placed, resident)
         if depth == 0 or not self._may_loop(placed.own, extents, resident):
             return nest

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,11 +12,11 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.count import Counted, count
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, steps
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, nodes_in, steps
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.forest import LEVELS, ForestRecord, Kept, UnitStep, part_axis
-from frustum.passes.plan.tree.intervals import ClassCut
+from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.nest import NO_BYTES, Interior, LoopNest
 from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Extents
@@ -35,6 +35,8 @@ class TreePlace:
     tiles: Mapping[Axis, tuple[int, ...]]
     resident: dict[Tensor, float]
     depth: int
+    is_dealt: bool = True
+    """Whether a loop over clusters is around it."""
 
 
 TRIES = 4
@@ -84,17 +86,19 @@ class _Trace:
         search.root(record).curve()
         dealt = search.reads.dealt
         tiles = {axis: tuple(range(0, axis.extent, dealt.share(axis))) for axis in dealt.axes}
-        place = TreePlace(search.extents, tiles, {}, search.limits.depth)
-        return self.sequence(record, 0, len(search.layers), place, LEVELS, self.over_clusters)
+        place = TreePlace(search.extents, tiles, {}, search.limits.depth, is_dealt=not dealt.axes)
+        return self.sequence(record, 0, len(search.layers), place, LEVELS)
 
-    def over_clusters(self, node: Node, first: int, stop: int) -> Node:
-        """A unit of the network, of which every cluster makes its share."""
-        own, dealt = self.search.interval(first, stop), self.search.reads.dealt
-        if not any(dealt.axes & set(layer.axes) for layer in own.layers):
-            return node
-        axis = own.reference(dealt.axes)
+    def over_clusters(self, node: Node, own: LayerInterval) -> Node:
+        """A unit of which every cluster makes its share.  Rows beyond it come from the neighbour where all have their
+        shares at the same time."""
+        dealt = self.search.reads.dealt
+        axis, halo = own.reference(dealt.axes), Halo.NONE
+        if own.is_windowed(dealt.axes):
+            cut = {axis.name for axis in dealt.axes}
+            is_cut = any(isinstance(each, Loop) and each.axis in cut for each in nodes_in(node))
+            halo = Halo.RECOMPUTED if is_cut else Halo.EXCHANGED
         body = node if isinstance(node, Sequence) else Sequence((node,))
-        halo = Halo.RECOMPUTED if own.is_windowed(dealt.axes) else Halo.NONE
         return Loop(axis.name, steps(axis.extent, dealt.share(axis)), body, halo, Over.CLUSTERS)
 
     def forest(self, first: int, stop: int, place: TreePlace, level: int) -> Sequence:
@@ -102,10 +106,7 @@ class _Trace:
         self.search.forest(first, stop, place.extents, place.resident, place.depth, _only(level), record)
         return self.sequence(record, first, stop, place, level)
 
-    def sequence(
-        self, record: ForestRecord, first: int, stop: int, place: TreePlace, level: int,
-        around: Callable[[Node, int, int], Node] | None = None,
-    ) -> Sequence:  # fmt: skip
+    def sequence(self, record: ForestRecord, first: int, stop: int, place: TreePlace, level: int) -> Sequence:
         search, taken = self.search, list[tuple[int, UnitStep]]()
         at, state = stop, Kept()
         while at > first:
@@ -123,17 +124,18 @@ class _Trace:
                 old = step.storage.get(tensor)
                 residents[tensor] = Resident(
                     tensor.name, k, k, self.part(tensor, share, place.extents), old.name if old else "",
-                    sharded=self.sharded(tensor) if around is not None else "",
+                    sharded=self.sharded(tensor, place),
                 )
             for tensor, _ in (*step.kept, *step.new):
                 residents[tensor] = replace(residents[tensor], last=k)
             inside = replace(place, resident=step.resident)
-            node = self.unit(step.first, end, inside, level - search.levels(step.size))
-            children.append(node if around is None else around(node, step.first, end))
+            children.append(self.unit(step.first, end, inside, level - search.levels(step.size)))
         return Sequence(tuple(children), tuple(r for r in residents.values() if r.part is None or r.part.stop > 0))
 
-    def sharded(self, tensor: Tensor) -> str:
-        """The axis along which each cluster holds its share; none where each holds all."""
+    def sharded(self, tensor: Tensor, place: TreePlace) -> str:
+        """The axis along which each cluster holds its share of what lies around its loop; none where it holds all."""
+        if place.is_dealt:
+            return ""
         reads = self.search.reads
         axes = [axis.name for axis in tensor.axes if axis in reads.dealt.axes]
         return axes[0] if axes and tensor not in reads.gathered else ""
@@ -150,6 +152,10 @@ class _Trace:
     def unit(self, first: int, stop: int, place: TreePlace, level: int) -> Node:
         search = self.search
         own = search.interval(first, stop)
+        if not place.is_dealt and own.may_be_dealt:
+            node = self.unit(first, stop, replace(place, is_dealt=True), level)
+            has_shares = any(search.reads.dealt.axes & search.reads.axes[layer] for layer in own.layers)
+            return self.over_clusters(node, own) if has_shares else node
         only = _only(level)
         wanted = search.unit(first, stop, place.extents, place.resident, place.depth, only)[level] * NEARLY
         if search.nest(search.placed(first, stop, place.extents), place.resident)[level] <= wanted:
@@ -164,7 +170,9 @@ class _Trace:
         search = self.search
         own = search.interval(first, stop)
         above = dict.fromkeys(way.above, 1.0)
-        inside = TreePlace(way.extents, self.tiles(place, way), place.resident | above, place.depth - 1)
+        inside = TreePlace(
+            way.extents, self.tiles(place, way), place.resident | above, place.depth - 1, place.is_dealt
+        )
         left, share = level - way.levels, search.capacity / LEVELS
         below = np.where(np.arange(LEVELS + 1) <= left, np.inf, -np.inf)
         body = search.forest(first, stop, way.extents, inside.resident, inside.depth, below)
@@ -175,7 +183,7 @@ class _Trace:
         _, k = min(ways)
         axis = own.reference(way.group)
         loop = Loop(axis.name, self.edges(place, axis, way.step), self.forest(first, stop, inside, left - k))
-        residents = [Resident(t.name, 0, 0) for t in way.above]
+        residents = [Resident(t.name, 0, 0, sharded=self.sharded(t, place)) for t in way.above]
         room = min(k * share, way.weights)
         for tensor in own.outside:
             is_free = tensor not in place.resident and not any(a in way.group for a in tensor.axes)
