@@ -45,6 +45,10 @@ def distributed_in(plan: Node) -> Iterator[Loop]:
     return (node for node in nodes_in(plan) if isinstance(node, Loop) and node.over is Over.CLUSTERS)
 
 
+class NotExchanged(PlanError):
+    """A cluster needs rows of others that none of them has at that moment."""
+
+
 def check_clusters(plan: Node, target: Target) -> None:
     """PlanError where a loop has more ranges than the machine has clusters."""
     clusters = target.chip.clusters
@@ -363,7 +367,7 @@ class Links:
         for box in lacking:
             for absent in subtract(box, others):
                 where = ", ".join(f"{axis.name} {low}" for axis, (low, _) in absent.items())
-                raise PlanError(
+                raise NotExchanged(
                     f"{tensor.name}: no other cluster has {where} when cluster {cluster} needs it: make the tensor "
                     "resident around the passes inside the loop over clusters, or recompute the halo"
                 )

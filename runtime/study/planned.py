@@ -38,7 +38,7 @@ class CountedPlan:
 
 
 def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> CountedPlan:
-    """The plan with the fewest DRAM bytes on one cluster, or a given one; PlanError where it is none of the network or
+    """The plan with the fewest DRAM bytes on all clusters, or a given one; PlanError where it is none of the network or
     for more clusters, DoesNotFit where it takes more SRAM than there is."""
     from frustum.dialects.plan.clusters import check_clusters
     from frustum.dialects.plan.count import count
@@ -46,7 +46,7 @@ def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> C
 
     capacity = target.cluster.sram.capacity_bytes
     if tree is None:
-        return CountedPlan(network, target, *fitting_plan(network, capacity))
+        return CountedPlan(network, target, *fitting_plan(network, capacity, target.chip.clusters))
     counted = count(network, tree)
     check_clusters(tree, target)
     counted.check_fit(f"plan @{network.name}", capacity)
@@ -105,7 +105,7 @@ def curve_of(network: AxisNetwork, target: Target) -> Curve:
     from frustum.passes.plan.tree.search import searched
     from frustum.passes.plan.tree.trace import no_plan
 
-    search = searched(network, target.cluster.sram.capacity_bytes, wanted=range(LEVELS + 1))
+    search = searched(network, target.cluster.sram.capacity_bytes, range(LEVELS + 1), target.chip.clusters)
     is_there = np.isfinite(search.curve)
     if not is_there.any():
         raise no_plan(search)

@@ -32,7 +32,9 @@ class SearchPlan(ModulePass):
         target = target_of(op)
         old = {plan.network_name: plan for plan in plans_of(op)}
         for network in list(networks_of(op)):
-            tree, _ = fitting_plan(read_network(network), target.cluster.sram.capacity_bytes)
+            tree, _ = fitting_plan(
+                read_network(network), target.cluster.sram.capacity_bytes, target.chip.clusters
+            )
             name = network.sym_name.data
             if name in old:
                 Rewriter.erase_op(old[name])

@@ -11,6 +11,7 @@ import numpy as np
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.clusters import NotExchanged
 from frustum.dialects.plan.count import Counted, count
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, nodes_in, steps
 from frustum.dialects.target.fit import DoesNotFit
@@ -44,21 +45,41 @@ TRIES = 4
 
 
 def fitting_plan(network: AxisNetwork, capacity: int, clusters: int = 1) -> tuple[Sequence, Counted]:
-    """The plan with the fewest DRAM bytes, and its count; DoesNotFit where none fits.
+    """The plan with the fewest DRAM bytes, and its count; DoesNotFit where none fits.  `capacity`: of each cluster.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
     than there is, the plan for so much less is taken.
     """
     room = capacity
     for _ in range(TRIES):
-        search = searched(network, room, clusters=clusters)
-        plan = plan_of(search)
-        counted = count(network, plan)
+        plan, counted = _counted(network, plan_of(searched(network, room, clusters=clusters)))
         if counted.sram_bytes <= capacity:
             break
         room = min(room - 1, room * capacity // counted.sram_bytes)
     counted.check_fit(f"network @{network.name}", capacity)
     return plan, counted
+
+
+def _counted(network: AxisNetwork, plan: Sequence) -> tuple[Sequence, Counted]:
+    """The plan and its count; where a neighbour has not the rows that a cluster asks for, both make them."""
+    try:
+        return plan, count(network, plan)
+    except NotExchanged:
+        found = _recomputed(plan)
+        assert isinstance(found, Sequence)
+        return found, count(network, found)
+
+
+def _recomputed(node: Node) -> Node:
+    """Without exchange between clusters."""
+    match node:
+        case Sequence():
+            return replace(node, children=tuple(map(_recomputed, node.children)))
+        case Loop():
+            body = _recomputed(node.body)
+            assert isinstance(body, Sequence)
+            return replace(node, body=body, halo=Halo.RECOMPUTED if node.halo is Halo.EXCHANGED else node.halo)
+    return node
 
 
 def plan_of(search: PlanSearch) -> Sequence:
