@@ -168,6 +168,8 @@ class Forest:
     uses: dict[Tensor, list[int]]
     outside: dict[Tensor, None]
     most: NDArray[np.float64]
+    top: int
+    """The most memory for which a plan is wanted."""
     bare: dict[tuple[int, int], Floats]
     """No unit with more in SRAM moves fewer bytes than these less those of what is there."""
     least_after: list[Floats]
@@ -182,12 +184,13 @@ class Forest:
         whole, limits = search.placed(first, stop, extents), search.limits
         own = whole.own
         self.most_states = limits.states if depth == limits.depth else limits.states // 2
-        self.has_shares = depth == limits.depth
+        self.has_shares = bool(limits.shares)
         self.sizes = {t: own.reads.size(t, extents) * own.shares[t] for t in own.touched}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
         self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * (1 + 1e-9), NO_BOUND)
         self.bare, self.least_after = {}, []
+        self.top = int(max(np.flatnonzero(self.most > -np.inf), default=LEVELS))
 
     def curve(self) -> Floats:
         length = self.stop - self.first
@@ -199,7 +202,7 @@ class Forest:
             bound = self.most - self.least_after[here - self.first]
             states = {s: c for s, c in cuts[here - self.first].items() if (c <= bound).any()}
             if len(states) > self.most_states:
-                ranked = sorted(states, key=lambda s: (states[s][-1], states[s][LEVELS // 2]))
+                ranked = sorted(states, key=lambda s: self.rank(s, states[s], here))
                 states = {s: states[s] for s in ranked[: self.most_states]}
             for end in range(here + 1, self.last_end(here) + 1):
                 if states:
@@ -207,6 +210,11 @@ class Forest:
         if self.record is not None:
             self.record.cuts = cuts
         return cuts[-1].get((), np.full(LEVELS + 1, np.inf))
+
+    def rank(self, kept: Kept, curve: Floats, here: int) -> tuple[float, float]:
+        """Bytes so far, less those of later reads of what is kept."""
+        saved = sum(share * self.sizes[t] * sum(k >= here for k in self.uses[t]) for t, share in kept)
+        return curve[self.top] - saved, curve[self.top // 2] - saved
 
     def last_end(self, here: int) -> int:
         return min(self.stop, here + self.search.limits.longest)
