@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from frustum.dialects.axes.classes import Class
 from frustum.passes.plan.tree.forest import SearchLimits
 from frustum.passes.plan.tree.intervals import LayerInterval, cut_of, steps_of
-from frustum.passes.plan.tree.nest import Interior, LoopNest, NestWays
+from frustum.passes.plan.tree.nest import Interior, LoopNest, NestLoops
 from frustum.passes.plan.tree.passes import Passes
 from frustum.passes.plan.tree.prices import Chosen, NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats
@@ -20,49 +20,68 @@ NEAR = 1.02
 """A nest within 2 % of the best one may be the best where other tensors are in SRAM already. 2026-11-28."""
 
 
-def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits) -> list[list[NestWays]]:
+@dataclass(frozen=True, eq=False)
+class NestWays:
+    """The nests of an interval: with at most one loop; and pairs of levels that may make two."""
+
+    interior: Interior
+    loops: NestLoops
+    singles: NDArray[np.int64]
+    pairs: list[tuple[int, int]]
+
+    def of_two(self, stride: int) -> NDArray[np.int64]:
+        """Nests of two loops, with every so many steps of each."""
+        grids = [
+            np.meshgrid(self.loops.steps(outer, stride), self.loops.steps(inner, stride), indexing="ij")
+            for outer, inner in self.pairs
+        ]
+        return np.concatenate([np.array(grid).reshape(2, -1) for grid in grids], axis=-1)
+
+
+def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits) -> NestWays:
     """Under no loop, under one, under two: each with all steps."""
-    levels, longest = dict[tuple[Class, bool], Passes](), dict[Class, int]()
+    levels, longest = list[Passes](), list[int]()
     for group, is_windowed in own.classes:
         steps = steps_of(own, group, extents, limits.steps)
         if steps:
             cut = cut_of(own, group, steps, extents, is_rolling=is_windowed)
-            levels[group, is_windowed] = Passes(own, cut, extents)
-            longest[group] = extents[own.reference(group)]
-    pairs = sorted(levels, key=lambda each: -longest[each[0]])[: limits.paired]
-    found = [[NestWays.of()], [NestWays.of(passes) for passes in levels.values()], []]
-    for outer, inner in itertools.permutations(pairs, 2):
-        found[2].append(NestWays.of(levels[outer], levels[inner]))
-        if outer[1]:
-            again = outer[0], False
-            if again not in levels:
-                levels[again] = Passes(own, replace(levels[outer].cut, is_rolling=False), extents)
-            found[2].append(NestWays.of(levels[again], levels[inner]))
-    return [some for some in found if some]
+            levels.append(Passes(own, cut, extents))
+            longest.append(extents[own.reference(group)])
+    some = sorted(range(len(levels)), key=lambda k: -longest[k])[: limits.paired]
+    pairs, single = list(itertools.permutations(some, 2)), len(levels)
+    for outer in some if len(some) > 1 else ():
+        if levels[outer].cut.is_rolling:
+            levels.append(Passes(own, replace(levels[outer].cut, is_rolling=False), extents))
+            pairs += [(len(levels) - 1, inner) for inner in some if inner != outer]
+    interior = Interior(own, extents)
+    loops = NestLoops.of(interior, levels)
+    numbers = np.arange(loops.first[single])
+    return NestWays(interior, loops, np.array([np.zeros_like(numbers), numbers]), pairs)
 
 
 def good_nests(own: LayerInterval, extents: Extents, room: Floats, limits: SearchLimits) -> NestPrices:
     """Those candidates that are best for some size of SRAM where nothing is there before, or everything.  Of two loops
     the steps are coarse first, then near the good ones."""
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-    best, interior = (_Best(nothing, room), _Best(everything, room)), Interior(own, extents)
-    for ways in nest_ways(own, extents, limits):
-        coarse = [NestWays.of(*way.levels, stride=max(1, len(way.levels))) for way in ways]
-        nest = LoopNest(interior, coarse)
-        good = [each.add(nest.prices) for each in best]
-        if nest.is_large.any():
-            other = LoopNest(interior, coarse, streams_little=True).prices
-            good += [each.add(other) for each in best]
-        if len(nest.along) > 1:
-            chosen = np.unique(np.concatenate(good))
-            fine = [way.near(nest.of_way(number, chosen)) for number, way in enumerate(coarse)]
-            if any(way.index.size for way in fine):
-                nest = LoopNest(interior, [way for way in fine if way.index.size])
-                for each in best:
-                    each.add(nest.prices)
-                    if nest.is_large.any():
-                        each.add(LoopNest(interior, nest.ways, streams_little=True).prices)
-    return best[0].joined(best[1])
+    ways = nest_ways(own, extents, limits)
+    best = _Best(nothing, room), _Best(everything, room)
+    _add(best, ways, ways.singles)
+    if ways.pairs:
+        coarse = ways.of_two(stride=2)
+        good = _add(best, ways, coarse)
+        near = ways.loops.near(good, coarse)
+        if near.size:
+            _add(best, ways, near)
+    return _Best.joined(*best)
+
+
+def _add(best: tuple[_Best, _Best], ways: NestWays, nests: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Prices these nests, and says which are good so far."""
+    parts = LoopNest.all_of(ways.interior, ways.loops, nests)
+    prices, numbers = parts[0].prices, np.concatenate([part.nests for part in parts], axis=-1)
+    if len(parts) > 1:
+        prices = NestPrices.joined([part.prices for part in parts])
+    return numbers[:, np.union1d(*(each.add(prices) for each in best))]
 
 
 class _Best:

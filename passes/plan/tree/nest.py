@@ -21,7 +21,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
-from frustum.passes.plan.tree.intervals import LayerInterval
+from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.passes import ClassTiles, Passes
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
@@ -62,7 +62,6 @@ class Interior:
         self.first_user = [self.layers[found[0]] for found in users]
         self.streams = self._streams([len(found) == 1 for found in users])
         self.is_streamed = np.array([axes is not None for axes in self.streams])
-        self._along: dict[Passes, ClassTiles] = {}
         self.alive = np.zeros((len(self.layers), len(self.tensors)))
         for k, found in enumerate(users):
             if not self.outside[k]:
@@ -76,12 +75,6 @@ class Interior:
             and not self.outside[own.numbers[old]] and not self.outside[own.numbers[layer.result]]
             and users[own.numbers[old]][-1] == place[layer]
         )  # fmt: skip
-
-    def along(self, passes: Passes) -> ClassTiles:
-        """The interval's tensors along one class; found once."""
-        if passes not in self._along:
-            self._along[passes] = passes.along(self.streams)
-        return self._along[passes]
 
     def _streams(self, is_alone: list[bool]) -> list[tuple[Layer, Axis, Axis] | None]:
         """Of each tensor that one layer alone uses: the layer, the axis along which it streams (that which moves the
@@ -111,61 +104,67 @@ class Interior:
 
 
 @dataclass(frozen=True, eq=False)
-class NestWays:
-    """An interval under these loops, outermost first; `index`, [loops, candidates]: which of the steps of each."""
+class NestLoops:
+    """The loops that nests of an interval may have: over every class, with every step.  Number 0: no loop."""
 
     levels: tuple[Passes, ...]
-    index: NDArray[np.int64]
+    first: NDArray[np.int64]
+    """The number of the first step of each level; after the last level, how many there are."""
+    tiles: ClassTiles
 
     @staticmethod
-    def of(*levels: Passes, stride: int = 1) -> NestWays:
-        """All steps of each loop, or some of them."""
-        chosen = [sorted({*range(0, len(level.counts), stride), len(level.counts) - 1}) for level in levels]
-        grid = np.meshgrid(*chosen, indexing="ij") if levels else [np.zeros(1, np.int64)][:0]
-        index = np.array([each.ravel() for each in grid], np.int64)
-        return NestWays(levels, index.reshape(len(levels), -1 if levels else 1))
+    def of(interior: Interior, levels: Sequence[Passes]) -> NestLoops:
+        none = ClassTiles.unchanged(len(interior.tensors), len(interior.layers), max(interior.extents.values()))
+        tiles = ClassTiles.joined([none, *(passes.along(interior.streams) for passes in levels)])
+        first = np.cumsum([1, *(len(passes.counts) for passes in levels)])
+        return NestLoops(tuple(levels), first, tiles)
 
-    def near(self, candidates: NDArray[np.intp]) -> NestWays:
-        """Steps that are the neighbours of those of some candidates, without themselves."""
-        sizes = [len(level.counts) for level in self.levels]
-        known = set(map(tuple, self.index.T.tolist()))
-        found = {
-            tuple(np.clip(np.add(at, move), 0, np.subtract(sizes, 1)).tolist())
-            for at in self.index.T[candidates] for move in itertools.product((-1, 0, 1), repeat=len(sizes))
-        }  # fmt: skip
-        return NestWays(self.levels, np.array(sorted(found - known), np.int64).reshape(-1, len(sizes)).T)
+    def steps(self, level: int, stride: int = 1) -> NDArray[np.int64]:
+        """Every so many steps of a level, and the last one."""
+        stop = self.first[level + 1]
+        return np.unique(np.append(np.arange(self.first[level], stop, stride), stop - 1))
+
+    def near(self, nests: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Nests whose steps are neighbours of those of some, without those that are known."""
+        level = np.searchsorted(self.first, nests, side="right") - 1
+        low, high = self.first[level], self.first[level + 1] - 1
+        moves = np.array(list(itertools.product((-1, 0, 1), repeat=len(nests)))).T[:, :, None]
+        found = np.clip(nests[:, None] + moves, low[:, None], high[:, None]).reshape(len(nests), -1)
+        base = int(self.first[-1])
+        numbers = np.setdiff1d(found[0] * base + found[1], known[0] * base + known[1])
+        return np.array([numbers // base, numbers % base])
+
+    def loop(self, number: int) -> tuple[ClassCut, int] | None:
+        """A loop's class, and its step."""
+        if number == 0:
+            return None
+        level = int(np.searchsorted(self.first, number, side="right")) - 1
+        cut = self.levels[level].cut
+        return cut, int(cut.high[number - self.first[level], 0])
 
 
 class LoopNest:
-    """An interval under several ways of as many loops.  `streams_little`: only what takes less than half of its tile
-    so is streamed."""
+    """An interval in many nests: of each the numbers of its loops, outermost first.  `streams_little`: only what takes
+    less than half of its tile so is streamed."""
 
     interior: Interior
-    ways: Sequence[NestWays]
+    nests: NDArray[np.int64]
     along: list[ClassTiles]
     shape: tuple[int, int]
 
-    def __init__(self, interior: Interior, ways: Sequence[NestWays], *, streams_little: bool = False) -> None:
-        self.interior, self.ways, self.streams_little = interior, ways, streams_little
-        self.along = [
-            ClassTiles.joined([interior.along(way.levels[k]).at(way.index[k]) for way in ways])
-            for k in range(len(ways[0].levels))
-        ]
-        self.shape = len(interior.tensors), sum(way.index.shape[1] for way in ways)
+    def __init__(
+        self, interior: Interior, loops: NestLoops, nests: NDArray[np.int64], *, streams_little: bool = False
+    ) -> None:  # fmt: skip
+        self.interior, self.loops, self.nests, self.streams_little = interior, loops, nests, streams_little
+        self.along = [loops.tiles.at(numbers) for numbers in nests]
+        self.shape = len(interior.tensors), nests.shape[1]
 
-    def candidate(self, number: int) -> tuple[NestWays, int]:
-        """The way that a candidate is of, and its place there."""
-        for way in self.ways:
-            if number < way.index.shape[1]:
-                return way, number
-            number -= way.index.shape[1]
-        raise IndexError(number)
-
-    def of_way(self, number: int, candidates: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of some candidates that are of one way, by their places there."""
-        first = sum(way.index.shape[1] for way in self.ways[:number])
-        here = candidates - first
-        return here[(here >= 0) & (here < self.ways[number].index.shape[1])]
+    @staticmethod
+    def all_of(interior: Interior, loops: NestLoops, nests: NDArray[np.int64]) -> list[LoopNest]:
+        """These nests; and those of them, in which streams would hold half of a tile, without such streams."""
+        found = LoopNest(interior, loops, nests)
+        large = found.is_large.any(axis=0)
+        return [found, LoopNest(interior, loops, nests[:, large], streams_little=True)] if large.any() else [found]
 
     @cached_property
     def buffers(self) -> tuple[Floats, Floats]:

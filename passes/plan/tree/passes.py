@@ -42,8 +42,15 @@ class ClassTiles:
         return ClassTiles(*(getattr(self, each.name)[..., index] for each in fields(self)))
 
     @staticmethod
+    def unchanged(tensors: int, layers: int, most: int) -> ClassTiles:
+        """Of one pass over everything.  `most`: no axis is longer."""
+        one, none = np.ones((tensors, 1), np.int64), np.zeros((tensors, 1), np.int64)
+        layer, is_changed = np.ones((layers, 1)), np.ones((tensors, 1), np.bool_)
+        return ClassTiles(is_changed, one, one, none, one, one, one * most, np.ones(1, np.int64), layer)
+
+    @staticmethod
     def joined(parts: Sequence[ClassTiles]) -> ClassTiles:
-        """Candidates of several classes."""
+        """Candidates of several."""
         names = [each.name for each in fields(ClassTiles)]
         return ClassTiles(*(np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names))
 

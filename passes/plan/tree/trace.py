@@ -189,9 +189,10 @@ class _Trace:
         shares = np.array([place.resident.get(t, 0.0) for t in own.touched])
         room = search.room[level : level + 1]
         best: tuple[float, LoopNest, int] | None = None
-        interior = Interior(own, place.extents)
         ways = nest_ways(own, place.extents, search.limits)
-        nests = [LoopNest(interior, some, streams_little=little) for some in ways for little in (False, True)]
+        nests = LoopNest.all_of(ways.interior, ways.loops, ways.singles)
+        if ways.pairs:
+            nests += LoopNest.all_of(ways.interior, ways.loops, ways.of_two(stride=1))
         for nest in nests:
             priced = nest.prices.priced(shares, room)[0]
             k = int(priced.argmin())
@@ -202,18 +203,19 @@ class _Trace:
         return self.built(nest, k, shares, float(room[0]), place)
 
     def built(self, nest: LoopNest, k: int, shares: np.ndarray, room: float, place: TreePlace) -> Node:
-        interior, (way, place_there) = nest.interior, nest.candidate(k)
-        cuts = [level.cut for level in way.levels]
-        steps = [int(cut.high[at, 0]) for cut, at in zip(cuts, way.index[:, place_there], strict=True)]
+        interior = nest.interior
+        inside = np.cumsum([0, *(nest.nests[:, k] > 0)]).tolist()
+        loops = [loop for number in nest.nests[:, k].tolist() if (loop := nest.loops.loop(number)) is not None]
+        cuts, steps = [cut for cut, _ in loops], [step for _, step in loops]
         residents: list[list[Resident]] = [[] for _ in range(len(cuts) + 1)]
         for number, (depth, share, upper) in self.filled(nest, k, shares, room).items():
             tensor = interior.tensors[number]
             if depth >= 0:
-                residents[depth].append(Resident(tensor.name, 0, 0))
+                residents[inside[depth]].append(Resident(tensor.name, 0, 0))
             if share > 0:
-                part = self.part(tensor, share, place.extents, *cuts[upper:])
+                part = self.part(tensor, share, place.extents, *cuts[inside[upper] :])
                 if part is None or part.stop > 0:
-                    residents[upper].append(Resident(tensor.name, 0, 0, part))
+                    residents[inside[upper]].append(Resident(tensor.name, 0, 0, part))
         node: Node = Compute(tuple(layer.name for layer in interior.layers))
         for depth in range(len(cuts) - 1, -1, -1):
             cut = cuts[depth]
