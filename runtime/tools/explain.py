@@ -90,8 +90,12 @@ def best_trees(request: Request, plan: Report) -> dict[str, Any]:
     some of which may be compressed (`is_compressed`): programs and tables of addresses are not among either.
     """
     dram = plan["dram"]
-    moved = dram["total_bytes"] - dram["other_bytes"]
-    found: dict[str, Any] = {"plan_bytes": moved, "is_compressed": "weights" in plan, "dram_bytes": None, "networks": []}
+    found: dict[str, Any] = {
+        "plan_bytes": dram["total_bytes"] - dram["other_bytes"],
+        "is_compressed": "weights" in plan,
+        "dram_bytes": None,
+        "networks": [],
+    }
     try:
         networks, target, _ = networks_with(request)
     except Error as error:
