@@ -246,10 +246,21 @@ class Piece:
         return Piece(self.tensor, tuple((axis, p) for axis, p in index if p is not None), (*guards, *own))
 
     @property
-    def by_leaf(self) -> Iterator[tuple[Axis, Affine | None]]:
+    def by_leaf(self) -> tuple[tuple[Axis, Affine | None], ...]:
         """Where each leaf of the tensor is read; None: nothing tells for this leaf alone."""
-        for axis, position in self.index:
-            yield from digits((axis,), position)
+        known: tuple[tuple[Axis, Affine | None], ...] | None = self.__dict__.get("_settled")
+        if known is not None:
+            return known
+        return tuple(found for axis, position in self.index for found in digits((axis,), position))
+
+    @property
+    def is_settled(self) -> bool:
+        return "_settled" in self.__dict__
+
+    def settle(self) -> None:
+        """No axis is split from now on."""
+        self.__dict__.pop("_settled", None)
+        self.__dict__["_settled"] = self.by_leaf
 
 
 def _moved(

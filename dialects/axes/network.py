@@ -41,10 +41,22 @@ class Operand:
     is_all: bool = False
     dims: tuple[Dim, ...] = ()
 
-    def links(self) -> Iterator[tuple[Tensor, dict[Axis, Link | None]]]:
+    def links(self) -> Iterable[tuple[Tensor, dict[Axis, Link | None]]]:
         """Of each piece the link of every axis of its tensor; None: all of that axis is needed."""
+        return self.settled_links if self.is_settled else self._find_links()
+
+    def _find_links(self) -> Iterator[tuple[Tensor, dict[Axis, Link | None]]]:
         for piece in self.pieces:
             yield piece.tensor, {} if self.is_all else dict(_links(piece))
+
+    @cached_property
+    def settled_links(self) -> list[tuple[Tensor, dict[Axis, Link | None]]]:
+        """`links` of a network whose axes are split no more."""
+        return list(self._find_links())
+
+    @property
+    def is_settled(self) -> bool:
+        return all(piece.is_settled for piece in self.pieces)
 
 
 def _links(piece: Piece) -> Iterator[tuple[Axis, Link | None]]:
@@ -71,15 +83,28 @@ class Layer:
     storage_of: int | None = None
     domain: tuple[Affine, ...] = ()
     source: object = field(default=None, repr=False)
+    _settled: tuple[Dim, dict[Axis, Combine]] | None = field(default=None, init=False, repr=False)
 
     @property
     def combine(self) -> dict[Axis, Combine]:
         """The rule of every reduced leaf."""
+        if self._settled is not None:
+            return self._settled[1]
         return {leaf: rule for axis, rule in self.reduced.items() for leaf in axis.leaves}
 
     @property
     def axes(self) -> Dim:
+        if self._settled is not None:
+            return self._settled[0]
         return tuple(dict.fromkeys((*self.result.axes, *self.combine)))
+
+    def settle(self) -> None:
+        """No axis is split from now on."""
+        self._settled = None
+        self._settled = self.axes, self.combine
+        for operand in self.operands:
+            for piece in operand.pieces:
+                piece.settle()
 
     @property
     def points(self) -> int:
@@ -141,6 +166,8 @@ class AxisNetwork:
 
     def __post_init__(self) -> None:
         _settle(self.layers)
+        for each in (*self.tensors, *self.layers):
+            each.settle()
         taken: dict[str, int] = {}
         for tensor in self.tensors:
             _name_apart(tensor.axes, tensor.name, taken)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from frustum.dialects.axes.axis import Dim, leaves
@@ -27,13 +27,19 @@ class Tensor:
     element_bits: int
     kind: Kind
     is_output: bool = False
+    _settled: Dim | None = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:
         return self.name
 
     @property
     def axes(self) -> Dim:
-        return leaves(axis for dim in self.dims for axis in dim)
+        return leaves(axis for dim in self.dims for axis in dim) if self._settled is None else self._settled
+
+    def settle(self) -> None:
+        """No axis is split from now on."""
+        self._settled = None
+        self._settled = self.axes
 
     @property
     def size_bytes(self) -> int:

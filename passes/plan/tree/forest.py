@@ -26,6 +26,10 @@ LEVELS = 64
 Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
 """Tensors that lie in SRAM, and the share of each, in the order in which they came."""
 NOTHING_WANTED = np.full(LEVELS + 1, -np.inf)
+MOST_REPEATED = 2.0
+"""Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
+SURE = 0.8
+"""A unit of fewer layers may move so many bytes of this one's: limits of repeated work are relative. 2026-11-28."""
 NO_BOUND = 1e300
 """Above all curves, and a number: arrays of bounds are subtracted."""
 WEIGHT_SHARE = 4
@@ -245,11 +249,11 @@ class Forest:
         return bool((self.least_after[0] <= self.most).any())
 
     def of_bare(self, placed: PlacedInterval, here: int, end: int, bound: Floats) -> Floats:
-        """No less than the unit's curve where that is below the bound."""
+        """What no unit of these layers is below; its curve where that is below the bound."""
         resident = {t: s for t in placed.own.outside if (s := self.resident.get(t, 0.0))}
-        least = sum(size * (1.0 - resident.get(t, 0.0)) for t, size in placed.sizes.items())
+        least = self.least_of(placed, here, end)
         if not (least <= bound).any():
-            return np.full(LEVELS + 1, np.inf)
+            return least
         found = self.search.unit(here, end, self.extents, resident, self.depth, bound)
         for new, old in self.storage(placed.own, here):
             if new in placed.sizes and old in placed.sizes and not (new in resident or old in resident):
@@ -259,6 +263,26 @@ class Forest:
                     unit = self.search.unit(here, end, self.extents, held, self.depth, wanted_below(bound - both, levels))
                     found = np.minimum(found, shifted(unit, levels) + both)
         return found
+
+    def least_of(self, placed: PlacedInterval, here: int, end: int) -> Floats:
+        """Bytes that a unit moves at least: everything once; and what all but its first or last layer move, less what
+        the two hand each other, which may be made twice."""
+        sizes = self.moved(placed)
+        found = np.full(LEVELS + 1, sum(sizes.values()))
+        for first, stop in ((here + 1, end), (here, end - 1)):
+            known, sub = self.bare.get((first, stop)), self.search.placed(first, stop, self.extents)
+            if known is not None and sub.own.is_connected:
+                part = self.moved(sub)
+                more = sum(size for t, size in sizes.items() if t not in part)
+                less = sum(size for t, size in part.items() if t not in sizes)
+                np.maximum(found, SURE * known + (more - MOST_REPEATED * less), out=found)
+        return found
+
+    def moved(self, placed: PlacedInterval) -> dict[Tensor, float]:
+        """Bytes of each tensor from outside that is not in SRAM before."""
+        if not self.resident:
+            return placed.sizes
+        return {t: size * (1.0 - self.resident.get(t, 0.0)) for t, size in placed.sizes.items()}
 
     def most_saved(self, placed: PlacedInterval, here: int, end: int) -> Floats:
         """Bytes that tensors in SRAM may save a unit: all of them lie there together."""

@@ -67,11 +67,15 @@ class LayerInterval:
         """Of each tensor from outside that is not made here how much of it is read here."""
         inside = set(self.layers)
         return {
-            t: 1.0 if t in self.makers else float(
-                self.network.read_share(t, (layer for layer in self.reads.users[t] if layer in inside))
-            )
+            t: 1.0 if t in self.makers
+            else self.reads.share(t, tuple(layer for layer in self.reads.users[t] if layer in inside))
             for t in self.touched
         }  # fmt: skip
+
+    @cached_property
+    def is_connected(self) -> bool:
+        """Whether every layer but the last has a reader inside: no loop else has what all of them share."""
+        return len(self.lasting) <= 1
 
     @cached_property
     def lasting(self) -> frozenset[Tensor]:

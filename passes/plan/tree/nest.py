@@ -21,13 +21,12 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
+from frustum.passes.plan.tree.forest import MOST_REPEATED
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.passes import ClassTiles, Passes
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
-MOST_REPEATED = 2.0
-"""Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
 LOOPS = 2
 NO_BYTES = 1e-3
 """A step of no size has this one, so that a byte saved has a price."""

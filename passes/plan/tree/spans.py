@@ -116,6 +116,7 @@ class Reads:
             layer: tuple(dict.fromkeys((*(read.tensor for read in reads), layer.result)))
             for layer, reads in self.of.items()
         }
+        self._shares: dict[tuple[Tensor, tuple[Layer, ...]], float] = {}
         self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
 
     def size(self, tensor: Tensor, extents: Extents) -> float:
@@ -136,6 +137,13 @@ class Reads:
                 alone = {own: axes.pop() for own, axes in found.items() if len(axes) == 1}
                 self._plain[key] = {axis: own for own, axis in alone.items() if axis is not None}
         return self._plain[key]
+
+    def share(self, tensor: Tensor, layers: tuple[Layer, ...]) -> float:
+        """How much of a tensor these layers read."""
+        key = tensor, layers
+        if key not in self._shares:
+            self._shares[key] = float(self.network.read_share(tensor, layers))
+        return self._shares[key]
 
     def storage_of(self, layer: Layer) -> Tensor | None:
         """The operand whose storage the result may take."""
