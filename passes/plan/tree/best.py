@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from frustum.passes.plan.tree.forest import SearchLimits
 from frustum.passes.plan.tree.intervals import LayerInterval, cut_of, steps_of
 from frustum.passes.plan.tree.nest import Interior, LoopNest, NestLoops
-from frustum.passes.plan.tree.passes import Passes
+from frustum.passes.plan.tree.passes import KnownPasses, Passes
 from frustum.passes.plan.tree.prices import Chosen, NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats
 
@@ -38,20 +38,20 @@ class NestWays:
         return np.concatenate([np.array(grid).reshape(2, -1) for grid in grids], axis=-1)
 
 
-def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits) -> NestWays:
+def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits, known: KnownPasses) -> NestWays:
     """Under no loop, under one, under two: each with all steps."""
     levels, longest = list[Passes](), list[int]()
     for group, is_windowed in own.classes:
         steps = steps_of(own, group, extents, limits.steps)
         if steps:
             cut = cut_of(own, group, steps, extents, is_rolling=is_windowed)
-            levels.append(Passes(own, cut, extents))
+            levels.append(Passes(own, cut, extents, known))
             longest.append(extents[own.reference(group)])
     some = sorted(range(len(levels)), key=lambda k: -longest[k])[: limits.paired]
     pairs, single = list(itertools.permutations(some, 2)), len(levels)
     for outer in some if len(some) > 1 else ():
         if levels[outer].cut.is_rolling:
-            levels.append(Passes(own, replace(levels[outer].cut, is_rolling=False), extents))
+            levels.append(Passes(own, replace(levels[outer].cut, is_rolling=False), extents, known))
             pairs += [(len(levels) - 1, inner) for inner in some if inner != outer]
     interior = Interior(own, extents)
     loops = NestLoops.of(interior, levels)
@@ -59,15 +59,17 @@ def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits) -> Nes
     return NestWays(interior, loops, np.array([np.zeros_like(numbers), numbers]), pairs)
 
 
-def good_nests(own: LayerInterval, extents: Extents, room: Floats, limits: SearchLimits) -> NestPrices:
+def good_nests(
+    own: LayerInterval, extents: Extents, room: Floats, limits: SearchLimits, known: KnownPasses
+) -> NestPrices:  # fmt: skip
     """Those candidates that are best for some size of SRAM where nothing is there before, or everything.  Of two loops
     the steps are coarse first, then near the good ones."""
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-    ways = nest_ways(own, extents, limits)
+    ways = nest_ways(own, extents, limits, known)
     best = _Best(nothing, room), _Best(everything, room)
     _add(best, ways, ways.singles)
     if ways.pairs:
-        coarse = ways.of_two(stride=2)
+        coarse = ways.of_two(stride=3)
         good = _add(best, ways, coarse)
         near = ways.loops.near(good, coarse)
         if near.size:

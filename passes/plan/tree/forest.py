@@ -270,8 +270,9 @@ class Forest:
         sizes = self.moved(placed)
         found = np.full(LEVELS + 1, sum(sizes.values()))
         for first, stop in ((here + 1, end), (here, end - 1)):
-            known, sub = self.bare.get((first, stop)), self.search.placed(first, stop, self.extents)
-            if known is not None and sub.own.is_connected:
+            known = self.bare.get((first, stop))
+            sub = None if known is None else self.search.placed(first, stop, self.extents)
+            if known is not None and sub is not None and sub.own.is_connected:
                 part = self.moved(sub)
                 more = sum(size for t, size in sizes.items() if t not in part)
                 less = sum(size for t, size in part.items() if t not in sizes)

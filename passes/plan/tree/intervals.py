@@ -4,12 +4,14 @@ intervals share, wherever they are."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class, classes_of, why_not
 from frustum.dialects.axes.network import AxisNetwork, Layer
@@ -104,40 +106,81 @@ class LayerInterval:
         )  # fmt: skip
 
     @cached_property
-    def key(self) -> tuple[object, ...]:
-        """Equal for intervals whose layers, axes and tensors are equal up to their names."""
-        axes: dict[Axis, int] = {}
-        tensors: dict[Tensor, int] = {}
-
-        def at(axis: Axis) -> int:
-            return axes.setdefault(axis, len(axes))
-
-        rows: list[object] = []
-        for layer in self.layers:
-            reads = tuple(
-                (
-                    tensors.setdefault(read.tensor, len(tensors)), at(read.axis),
-                    None if read.position is None else (
-                        tuple((at(axis), c) for axis, c in read.position.terms),
-                        read.position.offset, read.position.divisor, read.position.bend, read.position.extent,
-                    ),
-                )
-                for read in self.reads.of[layer]
-            )  # fmt: skip
-            reduced = tuple((at(axis), str(rule)) for axis, rule in layer.combine.items())
-            result = tensors.setdefault(layer.result, len(tensors)), tuple(at(a) for a in layer.result.axes)
-            rows.append((reads, reduced, result, layer.macs, layer.passes, layer.storage_of))
-        rows.append(tuple((a.extent, a.is_tap) for a in axes))
-        rows.append(tuple((t.element_bits, t in self.outside, t.kind is Kind.WEIGHT) for t in tensors))
-        return tuple(rows)
-
-    @cached_property
     def numbers(self) -> dict[Tensor, int]:
         return {tensor: k for k, tensor in enumerate(self.touched)}
 
     def reference(self, group: Class) -> Axis:
         """The axis that a loop over the class names: of the last layer that has one."""
         return next(axis for layer in reversed(self.layers) for axis in self.reads.axes[layer] & group)
+
+
+class IntervalKeys:
+    """Keys of intervals: equal where layers, axes and tensors are equal up to their names."""
+
+    reads: Reads
+    layers: tuple[Layer, ...]
+
+    def __init__(self, reads: Reads, layers: tuple[Layer, ...], numbers: dict[object, int]) -> None:
+        self.reads, self.layers, self.numbers = reads, layers, numbers
+        self._from: dict[int, _Rows] = {}
+
+    def of(self, first: int, own: LayerInterval, extents: Extents) -> int:
+        """The number of an interval that begins so, where axes have these extents."""
+        rows = self._from.setdefault(first, _Rows())
+        while len(rows.prefix) < len(own.layers):
+            layer = self.layers[first + len(rows.prefix)]
+            rows.prefix.append(self.number((*rows.prefix[-1:], self._row(layer, rows))))
+            rows.seen.append((len(rows.axes), len(rows.tensors)))
+        axes, tensors = rows.seen[len(own.layers) - 1]
+        return self.number((
+            rows.prefix[len(own.layers) - 1], tuple(extents[a] for a in itertools.islice(rows.axes, axes)),
+            tuple(t in own.outside for t in itertools.islice(rows.tensors, tensors)),
+        ))  # fmt: skip
+
+    def number(self, key: tuple[object, ...]) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def _row(self, layer: Layer, rows: _Rows) -> tuple[object, ...]:
+        axes, tensors = rows.axes, rows.tensors
+
+        def at(axis: Axis) -> object:
+            known = len(axes)
+            number = axes.setdefault(axis, known)
+            return number if number < known else (number, axis.extent, axis.is_tap)
+
+        def of(tensor: Tensor) -> object:
+            known = len(tensors)
+            number = tensors.setdefault(tensor, known)
+            is_weight = tensor.kind is Kind.WEIGHT
+            return number if number < known else (number, tensor.element_bits, is_weight, tensor.is_output)
+
+        def where(position: Affine | None) -> object:
+            if position is None:
+                return None
+            terms = tuple((at(axis), c) for axis, c in position.refined().terms)
+            return terms, position.offset, position.divisor, position.bend, position.extent
+
+        reads = tuple((of(read.tensor), at(read.axis), where(read.position)) for read in self.reads.of[layer])
+        guards = tuple(
+            (where(guard.position), guard.start, guard.stop)
+            for operand in layer.operands for piece in operand.pieces for guard in piece.guards
+        )  # fmt: skip
+        reduced = tuple((at(axis), str(rule)) for axis, rule in layer.combine.items())
+        result = of(layer.result), tuple(at(axis) for axis in layer.result.axes)
+        return (
+            reads, guards, reduced, result, layer.macs, layer.passes, layer.storage_of,
+            tuple(where(position) for position in layer.domain),
+        )  # fmt: skip
+
+
+@dataclass
+class _Rows:
+    """Layers from one on, with the numbers of the axes and tensors that they name."""
+
+    axes: dict[Axis, int] = field(default_factory=dict)
+    tensors: dict[Tensor, int] = field(default_factory=dict)
+    prefix: list[int] = field(default_factory=list)
+    seen: list[tuple[int, int]] = field(default_factory=list)
 
 
 def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:

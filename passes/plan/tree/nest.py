@@ -27,7 +27,6 @@ from frustum.passes.plan.tree.passes import ClassTiles, Passes
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
-LOOPS = 2
 NO_BYTES = 1e-3
 """A step of no size has this one, so that a byte saved has a price."""
 
@@ -245,9 +244,7 @@ class LoopNest:
             both = taken[k] + taken[k + 1], saved[k] + saved[k + 1]
             taken[k], taken[k + 1] = np.where(is_better, both[0], taken[k]), np.where(is_better, NO_BYTES, taken[k + 1])
             saved[k], saved[k + 1] = np.where(is_better, both[1], saved[k]), np.where(is_better, 0.0, saved[k + 1])
-        missing = LOOPS + 1 - len(taken)
-        steps, save = (np.pad(np.array(x), ((0, missing), (0, 0), (0, 0)), constant_values=v)
-                       for x, v in ((taken, NO_BYTES), (saved, 0.0)))  # fmt: skip
+        steps, save = np.array(taken), np.array(saved)
         border, tile = (np.where(outside, 0.0, each) for each in self.buffers)
         return NestPrices(
             interior.outside, interior.sizes, np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0),

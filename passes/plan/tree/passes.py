@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +56,16 @@ class ClassTiles:
         return ClassTiles(*(np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names))
 
 
+@dataclass(frozen=True, eq=False)
+class TensorTiles:
+    """One tensor's row of `ClassTiles`: whether it changes; and whole, new, beside, loaded, streamed."""
+
+    changes: bool
+    found: Ints
+
+
 class Passes:
-    """Of layers in order, in one cut."""
+    """Of layers in order, in one cut.  What is known of fewer layers with the same last one is not found again."""
 
     reads: Reads
     layers: tuple[Layer, ...]
@@ -65,21 +74,39 @@ class Passes:
     extents: Extents
     counts: Ints
 
-    def __init__(self, own: LayerInterval, cut: ClassCut, extents: Extents) -> None:
+    def __init__(self, own: LayerInterval, cut: ClassCut, extents: Extents, known: KnownPasses) -> None:
         self.reads, self.layers, self.tensors = own.reads, own.layers, own.touched
         self.cut, self.extents = cut, extents
         self.counts = cut.passes
         self.made: dict[Layer, PassRanges | None] = {}
         """Along the layer's axis of the class; None: it has none, and is repeated."""
+        self._asked: dict[tuple[Tensor, Axis], PassRanges] = {}
         self._uses: dict[tuple[Tensor, Axis], dict[Layer, PassRanges]] = {}
         self._whole: set[tuple[Tensor, Axis]] = set()
         """What some layer needs all of in each pass."""
+        self._rows: dict[Tensor, TensorTiles] = {}
         self._proportions: dict[int, PassRanges] = {}
-        self._find(own.outside)
+        key = own.layers[-1], cut.reference, cut.is_rolling, tuple(cut.high[:, 0].tolist()), id(extents)
+        last = known.get(key)
+        self._find(own.outside, 0 if last is None else self._begin(last))
+        known[key] = self
 
-    def _find(self, outside: Collection[Tensor]) -> None:
-        asked: dict[tuple[Tensor, Axis], PassRanges] = {}
-        for layer in reversed(self.layers):
+    def _begin(self, last: Passes) -> int:
+        """Takes what is known of fewer layers with the same last one; of how many."""
+        same = len(last.layers)
+        if self.layers[-same:] != last.layers:
+            return 0
+        if any((self.cut.group ^ last.cut.group) & self.reads.axes[layer] for layer in last.layers):
+            return 0
+        self.made, self._asked, self._uses = dict(last.made), dict(last._asked), dict(last._uses)
+        self._whole, self._proportions = set(last._whole), last._proportions
+        new = {t for layer in self.layers[:-same] for t in self.reads.touched[layer]}
+        self._rows = {t: row for t, row in last._rows.items() if t not in new}
+        return same
+
+    def _find(self, outside: Collection[Tensor], known: int) -> None:
+        asked = self._asked
+        for layer in reversed(self.layers[: len(self.layers) - known]):
             own = next(iter(self.reads.axes[layer] & self.cut.group), None)
             if own is None:
                 self.made[layer] = None
@@ -97,9 +124,9 @@ class Passes:
                     continue
                 needed = self.reads.along(read, own, span)
                 asked[key] = asked[key].joined(needed) if key in asked else needed
-                used = self.reads.along(read, own, made)
-                uses = self._uses.setdefault(key, {})
-                uses[layer] = uses[layer].joined(used) if layer in uses else used
+                used = needed if made is span else self.reads.along(read, own, made)
+                uses = self._uses.get(key, {})
+                self._uses[key] = {**uses, layer: uses[layer].joined(used) if layer in uses else used}
 
     def _in_proportion(self, extent: int) -> PassRanges:
         if extent not in self._proportions:
@@ -112,28 +139,39 @@ class Passes:
 
     def along(self, streams: Sequence[tuple[Layer, Axis, Axis] | None]) -> ClassTiles:
         """`streams`: of each tensor the layer that streams it, along which of its axes, and the tensor's."""
-        shape = len(self.tensors), len(self.counts)
-        changes, slices = np.zeros(shape[0], np.bool_), np.ones(shape, np.int64)
-        whole, new, beside, loaded, streamed = (np.full(shape, value) for value in (1, 1, 0, 1, 1))
-        for k, tensor in enumerate(self.tensors):
-            for axis in tensor.axes:
-                found = self._of_axis(tensor, axis)
-                if found is None:
-                    continue
-                full, tile, stays, total, stream = found
-                if changes[k]:  # two axes that the same passes move: no more than this
-                    most, old = tile + stays, new[k] + beside[k]
-                    new[k], beside[k] = new[k] * tile, old * most - new[k] * tile
-                    loaded[k], streamed[k] = loaded[k] * most, streamed[k] * most
-                else:
-                    new[k], beside[k], loaded[k], streamed[k] = tile, stays, total, stream
-                changes[k], whole[k] = True, whole[k] * full
-            if (axes := streams[k]) is not None:
+        rows = [self._rows.get(t) or self._rows.setdefault(t, self._row(t)) for t in self.tensors]
+        shape, slices = (len(rows), len(self.counts)), np.ones((len(rows), len(self.counts)), np.int64)
+        for k, axes in enumerate(streams):
+            if axes is not None:
                 made = self.made[axes[0]] if axes[1] in self.cut.group else None
                 slices[k] = self.extents[axes[2]] if made is None else np.maximum(made.most, 1)
-        changes_all = np.broadcast_to(changes[:, None], shape)
+        changes = np.array([row.changes for row in rows])
+        found = np.array([row.found for row in rows])
         repeats = np.array([self._repeats(layer) for layer in self.layers])
-        return ClassTiles(changes_all, whole, new, beside, loaded, streamed, slices, self.counts, repeats)
+        changes_all = np.broadcast_to(changes[:, None], shape)
+        return ClassTiles(changes_all, *(found[:, k] for k in range(5)), slices, self.counts, repeats)
+
+    def _row(self, tensor: Tensor) -> TensorTiles:
+        found = np.empty((5, len(self.counts)), np.int64)
+        found[:] = ((1,), (1,), (0,), (1,), (1,))
+        whole, new, beside, loaded, streamed = found
+        changes = False
+        for axis in tensor.axes:
+            along = self._of_axis(tensor, axis)
+            if along is None:
+                continue
+            full, tile, stays, total, stream = along
+            if changes:  # two axes that the same passes move: no more than this
+                most, old = tile + stays, new + beside
+                beside[:] = old * most - new * tile
+                new *= tile
+                loaded *= most
+                streamed *= most
+            else:
+                new[:], beside[:], loaded[:], streamed[:] = tile, stays, total, stream
+            changes = True
+            whole *= full
+        return TensorTiles(changes, found)
 
     def _of_axis(self, tensor: Tensor, axis: Axis) -> tuple[int, Ints, Ints | int, Ints, Ints] | None:
         """Of one axis of a tensor: whole, new, beside, loaded, streamed; None: no pass changes it."""
@@ -161,3 +199,7 @@ class Passes:
     def _repeats(self, layer: Layer) -> Ints | Floats:
         made = self.made[layer]
         return self.counts if made is None else made.total / max(1, made.whole)
+
+
+KnownPasses: TypeAlias = dict[object, Passes]
+"""Of each last layer, cut and extents the passes that were found last."""

@@ -26,7 +26,8 @@ from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import good_nests
 from frustum.passes.plan.tree.forest import LEVELS, Forest, ForestRecord, PlacedInterval, SearchLimits, shifted
-from frustum.passes.plan.tree.intervals import LayerInterval, steps_of
+from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, steps_of
+from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
@@ -101,7 +102,9 @@ class PlanSearch:
         self.bound: Floats = np.full(LEVELS + 1, np.inf)
         """Plans that are no better are of no use."""
         self.known = known or KnownParts()
+        self._keys = IntervalKeys(self.reads, self.layers, self.known.numbers)
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
+        self._passes: KnownPasses = {}
         self._placed: dict[tuple[int, int, int], PlacedInterval] = {}
         self._scaled: dict[tuple[int, ...], dict[Axis, int]] = {tuple(self.extents.values()): self.extents}
 
@@ -144,9 +147,7 @@ class PlanSearch:
         key = first, stop, id(extents)
         if key not in self._placed:
             own = self.interval(first, stop)
-            shape = own.key, tuple(extents[axis] for axis in own.axes)
-            number = self.known.numbers.setdefault(shape, len(self.known.numbers))
-            self._placed[key] = PlacedInterval(own, extents, number)
+            self._placed[key] = PlacedInterval(own, extents, self._keys.of(first, own, extents))
         return self._placed[key]
 
     def scaled(self, extents: dict[Axis, int]) -> dict[Axis, int]:
@@ -170,7 +171,9 @@ class PlanSearch:
     def good_nests(self, placed: PlacedInterval) -> NestPrices:
         """`best.good_nests`, found once for equal intervals."""
         if placed.number not in self.known.good:
-            self.known.good[placed.number] = good_nests(placed.own, placed.extents, self.room, self.limits)
+            self.known.good[placed.number] = good_nests(
+                placed.own, placed.extents, self.room, self.limits, self._passes
+            )
         return self.known.good[placed.number]
 
     # ------------------------------------------------------------ loops around forests
