@@ -152,6 +152,34 @@ def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> 
     return max(free, key=lambda axis: axis.extent, default=None)
 
 
+@dataclass(frozen=True, eq=False)
+class UnitPlace:
+    """A unit of a forest, before it is known from which state: where the states after it go; what each tensor that it
+    may keep saves; pairs that may share storage; bytes of what is not in SRAM whatever the state."""
+
+    placed: PlacedInterval
+    here: int
+    end: int
+    target: dict[Kept, Floats]
+    gains: Mapping[Tensor, float]
+    storage: list[tuple[Tensor, Tensor]]
+    moved: Mapping[Tensor, float]
+
+
+@dataclass(frozen=True, eq=False)
+class StatePlace:
+    """A state before a unit: its tensors, bytes of SRAM that they take, bounds of what follows, the fewest bytes that
+    the unit moves from there."""
+
+    kept: Kept
+    known: dict[Tensor, float]
+    curve: Floats
+    taken: float
+    over: Floats
+    left: Floats
+    least: float
+
+
 class Forest:
     """Units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM.
 
@@ -303,29 +331,33 @@ class Forest:
 
     def extend(self, here: int, end: int, states: dict[Kept, Floats], target: dict[Kept, Floats]) -> None:
         """From all states through the unit [here, end)."""
-        placed = self.search.placed(here, end, self.extents)
+        placed, after = self.search.placed(here, end, self.extents), self.least_after[end - self.first]
         own, sizes = placed.own, placed.sizes
-        rest = self.bare[here, end] + (self.least_after[end - self.first] - self.most)
+        rest = self.bare[here, end] + (after - self.most)
         if rest.min() > placed.once:
             return
         fresh = [t for t in own.outside if t not in self.resident and self.may_stay(t, own, end)]
         gains = {t: self.gain(t, placed) for t in fresh}
+        unit = UnitPlace(placed, here, end, target, gains, list(self.storage(own, here)), self.moved(placed))
         for kept, curve in states.items():
             known = dict(kept)
             over = np.minimum.accumulate((curve + rest)[::-1])[::-1]
             """By how much the bound is exceeded, with so many levels of SRAM taken, but for what tensors there save."""
-            over = over - sum(share * sizes[t] for t, share in kept if t in sizes)
+            over -= sum(share * sizes[t] for t, share in kept if t in sizes)
             news = [t for t in fresh if t not in known][: self.search.limits.news]
             if over[0] > sum(gains[t] for t in news if gains[t] > 0):
                 continue
             has_part = any(share < 1 for share in known.values())
-            taken = sum(share * self.sizes[t] for t, share in kept)
+            state = StatePlace(
+                kept, known, curve, sum(share * self.sizes[t] for t, share in kept), over, self.most - after - curve,
+                sum(size * (1.0 - known.get(t, 0.0)) for t, size in unit.moved.items()),
+            )  # fmt: skip
             for k in range(len(news) + 1):
                 for new in itertools.combinations(news, k):
                     if over[0] > sum(gains[t] for t in new if gains[t] > 0):
                         continue
                     for way in self.ways(new, has_part, end):
-                        self.step(placed, here, end, kept, curve, way, taken, over, gains, target)
+                        self.step(unit, state, way)
 
     def gain(self, tensor: Tensor, placed: PlacedInterval) -> float:
         """What the unit saves by keeping the tensor from now on, at most."""
@@ -361,49 +393,42 @@ class Forest:
                     if 0 < positions < axis.extent:
                         yield tuple((t, positions / axis.extent if t is tensor else 1.0) for t in new)
 
-    def step(
-        self, placed: PlacedInterval, here: int, end: int, kept: Kept, curve: Floats, new: Kept, taken: float,
-        over: Floats, gains: Mapping[Tensor, float], target: dict[Kept, Floats],
-    ) -> None:  # fmt: skip
+    def step(self, unit: UnitPlace, state: StatePlace, new: Kept) -> None:
         """One unit from one state, with these tensors kept from now on."""
-        search, own = self.search, placed.own
-        during = dict((*kept, *new))
-        size, storage = self.room(here, own, during, dict(kept), new, taken)
+        search, own, sizes = self.search, unit.placed.own, self.sizes
+        size, storage = state.taken, dict[Tensor, Tensor]()
+        for tensor, share in new:
+            size += share * sizes[tensor]
+        for tensor, old in unit.storage:
+            share = dict(new).get(tensor, 0.0)
+            if share and state.known.get(old, 0.0) >= share and old not in storage.values():
+                size -= share * sizes[tensor]
+                storage[tensor] = old
         if size > search.capacity:
             return
-        levels = search.levels(size)
-        if over[levels if not storage else 0] > sum(share * gains[t] for t, share in new):
+        levels, extra, gain, least = search.levels(size), 0.0, 0.0, state.least
+        for tensor, share in new:
+            gain += share * unit.gains[tensor]
+            least -= share * unit.moved[tensor]
+            if tensor not in own.makers or tensor in self.outside:
+                extra += share * sizes[tensor]
+        if state.over[levels if not storage else 0] > gain:
             return
+        left = wanted_below(state.left - extra, levels)
+        if not left.max() >= least:
+            return
+        during = state.known | dict(new)
         resident = {t: s for t in own.outside if (s := during.get(t, self.resident.get(t, 0.0)))}
-        extra = sum(share * self.sizes[t] for t, share in new if t not in own.makers or t in self.outside)
-        left = self.most - curve - (extra + self.least_after[end - self.first])
-        left = wanted_below(left, levels)
-        least = sum(s * (1.0 - resident.get(t, 0.0)) for t, s in placed.sizes.items())
-        if not (least <= left).any():
+        cost = search.unit(unit.here, unit.end, self.extents, resident, self.depth, left)
+        found = state.curve + shifted(cost, levels) + extra
+        if not (found + self.least_after[unit.end - self.first] <= self.most).any():
             return
-        cost = search.unit(here, end, self.extents, resident, self.depth, left)
-        if not np.isfinite(cost[-1]):
-            return
-        found = curve + shifted(cost, levels) + extra
-        after = tuple((t, s) for t, s in during.items() if self.is_read_from(t, end))
-        old = target.get(after)
-        target[after] = found if old is None else np.minimum(old, found)
+        after = tuple((t, s) for t, s in during.items() if self.is_read_from(t, unit.end))
+        old_curve = unit.target.get(after)
+        unit.target[after] = found if old_curve is None else np.minimum(old_curve, found)
         if self.record is not None:
-            made = UnitStep(here, kept, new, storage, size, resident, cost, found)
-            self.record.steps.setdefault((end, after), []).append(made)
-
-    def room(
-        self, here: int, own: LayerInterval, during: Mapping[Tensor, float], kept: Mapping[Tensor, float], new: Kept,
-        taken: float,
-    ) -> tuple[float, dict[Tensor, Tensor]]:  # fmt: skip
-        """Bytes of what stays while the unit runs; a new tensor may lie where its operand, which ends here, lay."""
-        storage = dict[Tensor, Tensor]()
-        size = taken + sum(share * self.sizes[t] for t, share in new)
-        for tensor, old in self.storage(own, here):
-            if tensor in during and tensor not in kept and kept.get(old, 0.0) >= during[tensor] and old not in storage.values():
-                size -= during[tensor] * self.sizes[tensor]
-                storage[tensor] = old
-        return size, storage
+            made = UnitStep(unit.here, state.kept, new, storage, size, resident, cost, found)
+            self.record.steps.setdefault((unit.end, after), []).append(made)
 
     def storage(self, own: LayerInterval, here: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Results of a unit that may lie where an operand lay, which nobody reads after their layers; and the operand."""

@@ -38,6 +38,7 @@ MOST_ABOVE = 3
 LADDER: tuple[dict[str, Any], ...] = (
     {"longest": 8, "states": 4, "news": 1, "shares": (), "depth": 0},
     {"states": 6, "news": 2, "shares": (), "depth": 0},
+    {"states": 3, "news": 1, "shares": (), "outer_steps": 3},
     {"states": 6, "news": 2, "shares": ()},
 )
 """Narrower searches, each of which bounds the next: what they have found is not looked for again."""
