@@ -32,6 +32,16 @@ def classes_of(layers: Sequence[Layer]) -> list[Class]:
     return groups.found()
 
 
+def classes_apart(layers: Sequence[Layer]) -> list[Class]:
+    """As `classes_of`, but no layer has two axes of one class: where links between layers would join two, such as
+    queries and keys, they stay apart."""
+    groups = _Groups(layers)
+    for layer in layers:
+        for _, axis, link in links_of(layer):
+            groups.join_where_apart(axis, link.axis)
+    return groups.found()
+
+
 def links_of(layer: Layer) -> Iterable[tuple[Tensor, Axis, Link]]:
     """Every axis of a tensor that the layer reads along one of its own."""
     for operand in layer.operands:

@@ -201,9 +201,11 @@ def operands_of(layer: Layer) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Around:
-    """What encloses a node: residents; whether a distributed loop does, and whether a pipelined one has it as body."""
+    """What encloses a node: residents; levels that loops are distributed over; whether anything is distributed, and
+    whether a pipelined loop has it as body."""
 
     residents: tuple[Resident, ...] = ()
+    over: frozenset[Over] = frozenset()
     is_distributed: bool = False
     is_pipelined: bool = False
 
@@ -285,8 +287,14 @@ class Named:
                 self.check_sums(node)
             case Loop():
                 self.check_loop(node)
-                is_distributed = around.is_distributed or node.over is not Over.TIME
-                self.check_node(node.body, Around(around.residents, is_distributed, node.is_pipelined))
+                is_distributed = node.over is not Over.TIME
+                if is_distributed and node.over in around.over:
+                    raise PlanError(
+                        f"for {node.axis} over {node.over}: a loop around it is over {node.over} too; distribute one",
+                        node,
+                    )
+                over, is_distributed = around.over | {node.over}, around.is_distributed or is_distributed
+                self.check_node(node.body, Around(around.residents, over, is_distributed, node.is_pipelined))
             case Sequence():
                 if node.subsets and not around.is_pipelined:
                     self.check_apart(node)
@@ -295,7 +303,7 @@ class Named:
                     self.check_resident(each, node, replace(around, is_distributed=is_distributed))
                 for k, child in enumerate(node.children):
                     here = tuple(each for each in node.residents if each.first <= k <= each.last)
-                    self.check_node(child, Around((*around.residents, *here), is_distributed))
+                    self.check_node(child, Around((*around.residents, *here), around.over, is_distributed))
 
     def check_apart(self, node: Sequence) -> None:
         """Children that run at the same time read nothing of each other."""
@@ -332,7 +340,7 @@ class Named:
                 raise PlanError(f"{where}: {part.axis} ends at {extent}, found {part.start}:{part.stop}", resident)
         if resident.sharded and resident.sharded not in axes:
             raise PlanError(f"{where}: {_unknown('axis of it', resident.sharded, list(axes))}", resident)
-        if resident.sharded and not around.is_distributed:
+        if resident.sharded and not (around.is_distributed or any(map(_distributes, _spanned(node, resident)))):
             raise PlanError(f"{where}: sharded {resident.sharded}, but no loop or subset is distributed here", resident)
         self.check_use(resident, tensor, node)
         if resident.storage_of:
@@ -347,10 +355,7 @@ class Named:
 
     def check_use(self, resident: Resident, tensor: Tensor, node: Sequence) -> None:
         """Layers from the first to the last child use the tensor, and none makes it after others have begun."""
-        spanned = [
-            [self.layers[name] for name in layers_in(child)]
-            for child in node.children[resident.first : resident.last + 1]
-        ]
+        spanned = [[self.layers[name] for name in layers_in(child)] for child in _spanned(node, resident)]
         where, maker = title(resident), self.network.maker.get(tensor)
         inside = [layer for layers in spanned for layer in layers]
         if not any(layer is maker or tensor in operands_of(layer) for layer in inside):
@@ -367,8 +372,11 @@ class Named:
             found = "nothing makes it" if maker is None else f"{maker.name} does not read {other.name}"
             raise PlanError(f"{where} at {other.name}: {found}; leave out 'at'", resident)
         here = [each for each in node.residents if each.first <= resident.first <= each.last]
-        if not any(each.tensor == other.name for each in (*around.residents, *here)):
+        there = [each for each in (*around.residents, *here) if each.tensor == other.name]
+        if not there:
             raise PlanError(f"{where} at {other.name}: {other.name} is not resident there", resident)
+        if bool(there[-1].sharded) != bool(resident.sharded):
+            raise PlanError(f"{where} at {other.name}: one of them is sharded; shard both, or none", resident)
         last = self.order.index(maker.name)
         later = [
             each.name for each in self.network.readers.get(other, []) if self.order.index(each.name) > last
@@ -386,6 +394,16 @@ class Named:
                 "that others need; leave out 'at'",
                 resident,
             )
+
+
+def _distributes(node: Node) -> bool:
+    """Whether something inside is distributed."""
+    return any(not isinstance(each, Compute) and each.over is not Over.TIME for each in nodes_in(node))
+
+
+def _spanned(node: Sequence, resident: Resident) -> tuple[Node, ...]:
+    """The children in which a tensor is resident."""
+    return node.children[resident.first : resident.last + 1]
 
 
 def _compute_of(plan: Node, layer: str) -> Node:

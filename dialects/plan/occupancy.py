@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import ELEMENTS, operands_of
 from frustum.dialects.plan.ranges import Ranged
@@ -23,16 +23,19 @@ SLICE_COPIES = 2
 
 @dataclass
 class Counted:
-    """Bytes over the DRAM port, the most bytes of SRAM at a time, and points that layers compute.
+    """Bytes over the DRAM port, bytes that clusters receive over links, the most bytes of a cluster's SRAM at a time,
+    and points that layers compute in all clusters.
 
-    `moved` and `held` say the first two of nodes: DRAM bytes of residents too, by `id`.
+    `moved`, `received` and `held` say the first three of nodes, and of residents too, by `id`.
     """
 
     read_bytes: int = 0
     write_bytes: int = 0
+    link_bytes: int = 0
     sram_bytes: int = 0
     points: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     moved: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     held: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -64,6 +67,12 @@ class Measured(Ranged):
         """Of each rolling loop the most positions that stay from pass to pass."""
         self.wholes: dict[tuple[int, int, Tensor], dict[Axis, int]] = defaultdict(dict)
         """Of each loop the positions that all passes of it touch."""
+
+    def note(self, place: Place, tensor: Tensor, box: Box) -> None:
+        """A buffer has to take this box."""
+        most = self.extents.setdefault((place, tensor), {})
+        for axis, (low, high) in box.items():
+            most[axis] = max(most.get(axis, 0), high - low)
 
 
 class Occupancy:

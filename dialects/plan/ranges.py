@@ -67,25 +67,37 @@ class Ranged(Named):
 
     # ------------------------------------------------------------ passes
 
-    def passes(self, node: Loop, spans: Spans) -> tuple[list[Spans], list[Moving]]:
-        """The ranges of all layers in each pass, and what of tensors these touch."""
-        if node.over is not Over.TIME or node.halo is Halo.EXCHANGED:
-            raise PlanError(
-                f"for {node.axis} over {node.over or 'time'} {node.halo}: only passes in time are counted", node
-            )
+    def known_class(self, node: Loop) -> tuple[Axis, Class, list[Layer]]:
         if id(node) not in self._classes:
             self._classes[id(node)] = self.class_of(node)
-        axis, group, inside = self._classes[id(node)]
+        return self._classes[id(node)]
+
+    def passes(
+        self, node: Loop, spans: Spans, within: Mapping[Axis, Range] | None = None
+    ) -> tuple[list[Spans], list[Moving]]:
+        """The ranges of all layers in each pass, and what of tensors these touch.
+
+        `within`: ranges of a cluster, which makes only the passes that meet them."""
+        if node.over is not Over.TIME or node.halo is Halo.EXCHANGED:
+            how = f"over {node.over or 'time'} {node.halo}"
+            raise PlanError(f"for {node.axis} {how}: only passes in time are counted, or over clusters", node)
+        axis, group, inside = self.known_class(node)
         found, had = list[Spans](), dict[str, Range]()
-        for edges in pairwise(node.edges):
+        for edges in self.edges(node, within or {}):
             here = self.pass_spans(axis, group, inside, edges, spans)
             found.append({**spans, **(_rolled(here, group, self.layers, had) if node.halo is Halo.ROLLING else here)})
         return found, list(self.moving(node, group, found))
 
+    def edges(self, node: Loop, within: Mapping[Axis, Range]) -> list[Range]:
+        """The ranges of the passes that meet those of a cluster."""
+        axis, _, _ = self.known_class(node)
+        first, stop = within.get(axis, (0, axis.extent))
+        return [(low, high) for low, high in pairwise(node.edges) if low < stop and high > first]
+
     def pass_spans(
-        self, axis: Axis, group: Class, inside: list[Layer], edges: tuple[int, int], spans: Spans
+        self, axis: Axis, group: Class, inside: list[Layer], edges: Range, spans: Spans, is_alone: bool = False
     ) -> dict[str, Box]:
-        """The ranges of all layers in one pass, from the last layer back."""
+        """The ranges of all layers in one pass, from the last layer back; `is_alone`: none makes what is beyond."""
         found: dict[str, Box] = {}
         needed: dict[Tensor, list[tuple[int, int]]] = defaultdict(list)
         for layer in reversed(inside):
@@ -93,9 +105,9 @@ class Ranged(Named):
             own = next(iter(group & set(layer.axes)), None)
             if own is not None:
                 low, high = box.get(own, (0, own.extent))
-                asked = needed[layer.result] if own in layer.result.axes else []
+                asked = needed[layer.result] if own in layer.result.axes and not is_alone else []
                 if not asked or self.is_read_elsewhere(layer.result, inside):
-                    asked = [*asked, tuple(-(-edge * own.extent // axis.extent) for edge in edges)]  # type: ignore[list-item]
+                    asked = [*asked, *scaled(edges, own.extent, axis.extent)]
                 box[own] = max(low, min(a for a, _ in asked)), min(high, max(b for _, b in asked))
             found[layer.name] = box
             for tensor, part in self.reads(layer, box):
@@ -172,9 +184,8 @@ class Ranged(Named):
         """What lies in SRAM while child k runs."""
         here = dict(held)
         for resident in node.residents:
-            if resident.memory != "sram" or resident.sharded:
-                where = f"resident {resident.tensor} in {resident.memory} {resident.sharded}"
-                raise PlanError(f"{where}: only SRAM of one cluster is counted", resident)
+            if resident.memory != "sram":
+                raise PlanError(f"resident {resident.tensor} in {resident.memory}: only SRAM is counted", resident)
             if resident.first <= k <= resident.last:
                 tensor = self.tensors[resident.tensor]
                 parts = here.get(tensor, ())
@@ -223,6 +234,11 @@ class Ranged(Named):
             reader.name not in names for reader in self.network.readers.get(tensor, [])
         )
 
+    def is_read(self, resident: Resident, children: Iterable[Node]) -> bool:
+        """Whether some of these read a resident tensor."""
+        names = {name for child in children for name in layers_in(child)}
+        return any(reader.name in names for reader in self.network.readers.get(self.tensors[resident.tensor], []))
+
     def continues(self, layer: Layer, span: Box) -> bool:
         """Whether a part of a layer adds to sums that earlier passes have begun."""
         return any(span.get(a, (0, 0))[0] > 0 for a in layer.combine if a not in layer.result.axes)
@@ -259,7 +275,7 @@ class _Touched:
                 self._read[layer, k] = list(self.ranged.reads(layer, span))
             for other, box in self._read[layer, k]:
                 if other is tensor:
-                    read = _hull(box[axis], read)
+                    read = hull(box[axis], read)
         return made, read
 
 
@@ -275,7 +291,7 @@ def _rolled(here: dict[str, Box], group: Class, layers: Mapping[str, Layer], had
         if own is not None and own in box and not is_empty({own: box[own]}):
             made = box[own]
             box = {**box, own: _beyond(made, had.get(name))}
-            had[name] = _hull(made, had.get(name))
+            had[name] = hull(made, had.get(name))
         found[name] = box
     return found
 
@@ -289,7 +305,7 @@ def _rolls(has: list[Range | None], read: list[Range | None]) -> Iterator[tuple[
         if had and later:
             stays = max(had[0], min(low for low, _ in later)), min(had[1], max(high for _, high in later))
         yield _beyond(own, had) if own else (0, 0), stays
-        had = _hull(own, had) if own else had
+        had = hull(own, had) if own else had
 
 
 def _beyond(own: Range, had: Range | None) -> Range:
@@ -299,8 +315,13 @@ def _beyond(own: Range, had: Range | None) -> Range:
     return (own[0], min(own[1], had[0])) if own[0] < had[0] else (max(own[0], had[1]), max(own[1], had[1]))
 
 
-def _hull(own: Range, had: Range | None) -> Range:
+def hull(own: Range, had: Range | None) -> Range:
     return own if had is None else (min(own[0], had[0]), max(own[1], had[1]))
+
+
+def scaled(edges: Iterable[int], extent: int, of: int) -> list[Range]:
+    """Ranges between edges of an axis of extent `of`, in proportion."""
+    return list(pairwise(-(-edge * extent // of) for edge in edges))
 
 
 def is_empty(box: Box) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from frustum.dialects.axes.network import Box, Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.boxes import add, do_meet, subtract
 from frustum.dialects.plan.check import Named, PlanError, title
 from frustum.dialects.plan.tree import Compute, Sequence, nodes_in
 
@@ -23,19 +22,22 @@ class Overwritten:
         self.made: dict[Tensor, list[Box]] = {new: [] for new in self.taken}
         """Of the takers the parts of the layer's axes: a sum that goes on reads no operand's position again."""
 
-    def begin(self, tensors: Iterable[Tensor]) -> None:
-        """These are loaded or made anew."""
-        for tensor in tensors:
-            if tensor in self.gone:
-                self.gone[tensor] = []
-                self.made |= {new: [] for new, old in self.taken.items() if old is tensor}
+    def begin(self, tensor: Tensor, box: Box | None = None) -> None:
+        """It is loaded or made anew; of one whose rows roll this box, and what stays of it stays overwritten."""
+        if tensor not in self.gone:
+            return
+        self.gone[tensor] = [] if box is None else [
+            piece for each in self.gone[tensor] for piece in subtract(each, [box])
+        ]  # fmt: skip
+        if box is None:
+            self.made |= {new: [] for new, old in self.taken.items() if old is tensor}
 
     def computes(self, layer: Layer, span: Box, reads: list[tuple[Tensor, Box]], node: Compute) -> None:
         """PlanError where the layer reads what is gone; what its result overwrites goes."""
         old = self.taken.get(layer.result)
         for tensor, box in reads if self.gone else ():
             before = self.made[layer.result] if tensor is old else self.gone.get(tensor, [])
-            if any(_meet(span if tensor is old else box, other) for other in before):
+            if any(do_meet(span if tensor is old else box, other) for other in before):
                 taker = next(new for new, own in self.taken.items() if own is tensor)
                 raise PlanError(
                     f"{title(node)}: {layer.name} reads {tensor.name} where an earlier pass has put {taker.name}: "
@@ -44,22 +46,6 @@ class Overwritten:
                 )
         for tensor, box in reads if old is not None else ():
             if tensor is old:
-                _add(self.gone[old], box)
+                add(self.gone[old], box)
         if old is not None:
-            _add(self.made[layer.result], span)
-
-
-def _meet(one: Box, other: Box) -> bool:
-    return all(max(low, other[axis][0]) < min(high, other[axis][1]) for axis, (low, high) in one.items())
-
-
-def _add(boxes: list[Box], new: Box) -> None:
-    """Joined with the last one where they are neighbours: passes make thousands of boxes."""
-    last = boxes[-1] if boxes else {}
-    unlike = [axis for axis in new if last.get(axis) != new[axis]]
-    if last and len(unlike) == 1:
-        (low, high), (start, stop) = last[unlike[0]], new[unlike[0]]
-        if low <= stop and start <= high:
-            last[unlike[0]] = min(low, start), max(high, stop)
-            return
-    boxes.append(dict(new))
+            add(self.made[layer.result], span)

@@ -22,6 +22,7 @@ from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.choices import Dtype, HostMode
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.plan.check import PlanError, title
+from frustum.dialects.plan.clusters import check_clusters, distributed_in
 from frustum.dialects.plan.count import Counted, count
 from frustum.dialects.plan.parse import extents_of, read_plan
 from frustum.dialects.plan.tree import Node, layers_in
@@ -73,14 +74,14 @@ OPTIONS = {
     "bind": _each("values by input", SCALAR),
 }
 """What fixes types and shapes, as for `frustum plan`; what was not said is absent."""
-COUNTS = ("read_bytes", "write_bytes", "sram_bytes")
+COUNTS = ("read_bytes", "write_bytes", "link_bytes", "sram_bytes")
 CERTIFICATE: dict[str, Kind] = {
     "format": _one_of([FORMAT]), "model": OBJECT, "target": OBJECT, "options": OBJECT, "plans": OBJECTS,
 }  # fmt: skip
 MODEL = {"sha256": TEXT}
 TARGET = {"name": TEXT, "sha256": TEXT}
 PLAN: dict[str, Kind] = {"network": TEXT, **dict.fromkeys(COUNTS, COUNT), "nodes": OBJECTS, "plan": LINES}
-NODE: dict[str, Kind] = {"title": TEXT, "dram_bytes": COUNT, "sram_bytes": COUNT}
+NODE: dict[str, Kind] = {"title": TEXT, "dram_bytes": COUNT, "link_bytes": COUNT, "sram_bytes": COUNT}
 """What objects of a certificate have: all of it, and nothing else."""
 
 
@@ -203,6 +204,7 @@ def check_plan(file: Path, claims: Json, network: AxisNetwork, target: Target) -
     _same(file, "target of the plan", plan.target, target.name)
     try:
         counted = count(network, plan.node)
+        check_clusters(plan.node, target)
     except PlanError as error:
         raise Differs(str(plan.located(error))) from None
     for name in COUNTS:
@@ -214,6 +216,7 @@ def check_plan(file: Path, claims: Json, network: AxisNetwork, target: Target) -
             _same(file, f"@{network.name}: {own['title']}: {name}", claim[name], own[name])
     counted.check_fit(where, target.cluster.sram.capacity_bytes)
     moved = f"{counted.read_bytes:,} B read and {counted.write_bytes:,} B written"
+    moved += f", {counted.link_bytes:,} B received over links" if any(distributed_in(plan.node)) else ""
     return f"@{network.name} on {target.name}: {moved}, at most {counted.sram_bytes:,} B of SRAM"
 
 
@@ -225,7 +228,8 @@ def outermost(plan: Node) -> tuple[Node, ...]:
 def node_claims(node: Node, counted: Counted) -> dict[str, Any]:
     """What a certificate says of a node: bytes of residents around it are not of it."""
     name = title(node) if not isinstance(node, InOrder) else f"{{ {next(layers_in(node), '')}"
-    return {"title": name, "dram_bytes": counted.moved[id(node)], "sram_bytes": counted.held[id(node)]}
+    moved, received, held = (each[id(node)] for each in (counted.moved, counted.received, counted.held))
+    return {"title": name, "dram_bytes": moved, "link_bytes": received, "sram_bytes": held}
 
 
 def _same(file: Path, what: str, claimed: object, found: object) -> None:

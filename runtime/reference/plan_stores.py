@@ -89,6 +89,34 @@ class Store:
         self.values[every] = np.where(is_there, other.values[every], self.values[every])
         self.begin(place)
 
+    def receive(self, other: Store, box: Box) -> int:
+        """Elements of a box that are not here come from another store, if that has them; how many."""
+        place = self.place(box)
+        new = (self.done[place] == 0) & (other.done[place] > 0)
+        count = int(new.sum())
+        if count:
+            since, used = self.since[place].copy(), self.used[place].copy()
+            self.done[place] = np.where(new, other.done[place], self.done[place])
+            every = (slice(None), *place)
+            self.values[every] = np.where(new, other.values[every], self.values[every])
+            if other.clock:
+                other.used[place] = np.where(new, other.clock.now, other.used[place])
+            self.begin(place)
+            if self.clock:
+                self.since[place] = np.where(new, self.since[place], since)
+                self.used[place] = np.where(new, self.used[place], used)
+        return count
+
+    def has(self, box: Box) -> bool:
+        return bool((self.done[self.place(box)] > 0).all())
+
+    def only(self, box: Box, part: Box) -> None:
+        """Drops the elements of a box that are not in a part of it."""
+        gone = np.zeros(self.done.shape, bool)
+        gone[self.place(box)] = True
+        gone[self.place(part)] = False
+        self.drop((...,), gone)
+
     def begin(self, place: tuple[Any, ...]) -> None:
         """Elements come, and are needed if somebody uses them later."""
         if self.clock:

@@ -26,21 +26,21 @@ class CountedPlan:
     counted: Counted
 
     def text(self) -> str:
-        """As a file has it, with a comment behind each line: DRAM bytes of the node and the most SRAM at a time."""
+        """As a file has it, with a comment behind each line: bytes over DRAM port and links, and the most SRAM."""
         from frustum.dialects.plan.text import plan_text
 
         def comment(node: Node | Resident) -> str:
-            moved, held = self.counted.moved.get(id(node), 0), self.counted.held.get(id(node), 0)
-            words = [f"{moved:,} B moved"] if moved else []
-            words += [f"{held:,} B held"] if held else []
-            return ", ".join(words)
+            counted = self.counted
+            sizes = {"moved": counted.moved, "received over links": counted.received, "held": counted.held}
+            return ", ".join(f"{found:,} B {what}" for what, each in sizes.items() if (found := each.get(id(node), 0)))
 
         return plan_text(self.network.name, self.target.name, self.tree, comment)
 
 
 def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> CountedPlan:
-    """The plan with the fewest DRAM bytes on one cluster, or a given one; PlanError where it is none of the network,
-    DoesNotFit where it takes more SRAM than there is."""
+    """The plan with the fewest DRAM bytes on one cluster, or a given one; PlanError where it is none of the network or
+    for more clusters, DoesNotFit where it takes more SRAM than there is."""
+    from frustum.dialects.plan.clusters import check_clusters
     from frustum.dialects.plan.count import count
     from frustum.passes.plan.tree.trace import fitting_plan
 
@@ -48,6 +48,7 @@ def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> C
     if tree is None:
         return CountedPlan(network, target, *fitting_plan(network, capacity))
     counted = count(network, tree)
+    check_clusters(tree, target)
     counted.check_fit(f"plan @{network.name}", capacity)
     return CountedPlan(network, target, tree, counted)
 

@@ -16,7 +16,8 @@ def check_values(case, *, rtol=2e-4):
     values; bytes and points are those that are counted."""
     run = run_of(case)
     counted = count(case.axes, case.plan)
-    assert (run.read_bytes, run.write_bytes) == (counted.read_bytes, counted.write_bytes)
+    moved, claimed = ((each.read_bytes, each.write_bytes, each.link_bytes) for each in (run, counted))
+    assert moved == claimed
     assert dict(run.points) == dict(counted.points)
     assert run.sram_bytes <= counted.sram_bytes
     arrays = given(case) | run.values
@@ -54,7 +55,8 @@ def value_of(case, value, arrays):
 def check_outputs(case, wanted, *, rtol=1e-3):
     """The network's outputs are those of another witness; bytes those that are counted."""
     run, counted = run_of(case), count(case.axes, case.plan)
-    assert (run.read_bytes, run.write_bytes) == (counted.read_bytes, counted.write_bytes)
+    moved, claimed = ((each.read_bytes, each.write_bytes, each.link_bytes) for each in (run, counted))
+    assert moved == claimed
     assert run.sram_bytes <= counted.sram_bytes
     arrays = given(case) | run.values
     (output,) = (op for op in case.network.body.block.ops if isinstance(op, g.OutputOp))

@@ -30,6 +30,7 @@ from frustum.dialects.plan.tree import (
     Sum,
     copies_in,
     layers_in,
+    nodes_in,
     steps,
 )  # fmt: skip
 
@@ -73,6 +74,56 @@ def planned(draw, most=MOST_LAYERS, kinds=None, depth=3):
 def plans(draw, axes: AxisNetwork, depth=3):
     """A legal plan of a network."""
     return _apart(axes, _Planner(draw, axes).node(list(axes.layers), depth, frozenset(), ()))
+
+
+@st.composite
+def distributed(draw, most=MOST_LAYERS, kinds=None, depth=3):
+    """A network with a legal plan for several clusters: of a plan in time some loops, one beside the other, are over
+    clusters, with halos that are recomputed or exchanged, and perhaps passes inside over the same class."""
+    drawn = draw(planned(most, kinds, depth))
+    drawn.plan = _Distributor(draw, drawn.axes).node(drawn.plan)
+    assume(any(isinstance(node, Loop) and node.over for node in nodes_in(drawn.plan)))
+    return drawn
+
+
+class _Distributor:
+    def __init__(self, draw, network):
+        self.draw, self.tensors = draw, {tensor.name: tensor for tensor in network.tensors}
+
+    def node(self, node):
+        match node:
+            case Loop():
+                is_outer = self.draw(st.integers(0, 2)) == 0
+                return replace(node, body=self.node(node.body)) if is_outer else self.distributed(node)
+            case Sequence():
+                children = tuple(self.node(child) for child in node.children)
+                return replace(node, children=children, residents=tuple(self.residents(node, children)))
+        return node
+
+    def distributed(self, node):
+        body, halo = node.body, node.halo
+        if self.draw(st.integers(0, 3)) == 0:
+            body = Sequence((replace(node, edges=self.draw(edges(node.edges[-1]))),))
+        elif halo:
+            halo = self.draw(st.sampled_from([Halo.RECOMPUTED, Halo.EXCHANGED]))
+        halo = Halo.RECOMPUTED if halo is Halo.ROLLING else halo
+        return replace(node, body=body, halo=halo, over=Over.CLUSTERS)
+
+    def residents(self, node, children):
+        """Some in shares where a loop over clusters is inside; none that others' storage ties to another."""
+        tied = {r.tensor for r in node.residents if r.storage_of} | {r.storage_of for r in node.residents}
+        for each in node.residents:
+            inside = [other for child in children[each.first : each.last + 1] for other in nodes_in(child)]
+            axes = [axis.name for axis in self.tensors[each.tensor].axes if axis.extent > 1]
+            is_free = axes and each.part is None and each.tensor not in tied
+            is_inside = any(isinstance(other, Loop) and other.over for other in inside)
+            is_named = not any(isinstance(other, Sequence) and each.tensor in _storage(other) for other in inside)
+            is_sharded = is_free and is_inside and is_named and self.draw(st.booleans())
+            yield replace(each, sharded=self.draw(st.sampled_from(axes))) if is_sharded else each
+
+
+def _storage(node):
+    return {r.storage_of for r in node.residents}
 
 
 def _apart(axes, plan):

@@ -11,7 +11,8 @@ from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects.graph import NetworkOp, networks_of
 from frustum.dialects.graph.axes import read_network
-from frustum.dialects.module import DRAM_BYTES, SRAM_BYTES
+from frustum.dialects.module import DRAM_BYTES, LINK_BYTES, SRAM_BYTES
+from frustum.dialects.plan.clusters import check_clusters, distributed_in
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.dialect import PlanOp, tree_of
 from frustum.dialects.target import Target
@@ -23,10 +24,10 @@ from frustum.passes.plan.text.apply import named, plans_of
 class CheckPlan(ModulePass):
     """Refuse plans that are none of their networks or need more SRAM than a cluster has.
 
-    Before: networks and their `fplan.plan`.  After: each plan has what it moves over the DRAM port and the most that it
-    holds in SRAM, counted pass by pass.
-    Raises `PlanError` where it is no plan, `DoesNotFit` where it does not fit, `PassFailedException` where no network
-    has its name or the module is for another target.
+    Before: networks and their `fplan.plan`.  After: each plan has what it moves over the DRAM port, and over links if
+    it is for several clusters, and the most that a cluster holds in SRAM, counted pass by pass.
+    Raises `PlanError` where it is no plan or is for more clusters than there are, `DoesNotFit` where it does not fit,
+    `PassFailedException` where no network has its name or the module is for another target.
     """
 
     name = "frustum-plan-check"
@@ -47,7 +48,11 @@ class CheckPlan(ModulePass):
 
 
 def check(plan: PlanOp, network: NetworkOp, target: Target) -> None:
-    counted = count(read_network(network), tree_of(plan))
+    tree = tree_of(plan)
+    counted = count(read_network(network), tree)
+    check_clusters(tree, target)
     counted.check_fit(f"plan @{plan.network_name}", target.cluster.sram.capacity_bytes)
     plan.attributes[DRAM_BYTES] = IntegerAttr(counted.dram_bytes, i64)
+    if any(distributed_in(tree)):
+        plan.attributes[LINK_BYTES] = IntegerAttr(counted.link_bytes, i64)
     plan.attributes[SRAM_BYTES] = IntegerAttr(counted.sram_bytes, i64)

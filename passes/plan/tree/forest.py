@@ -68,9 +68,9 @@ class PlacedInterval:
 
     @cached_property
     def sizes(self) -> dict[Tensor, float]:
-        """Bytes that the interval touches of each tensor from outside."""
-        size, shares = self.own.reads.size, self.own.shares
-        return {tensor: size(tensor, self.extents) * shares[tensor] for tensor in self.own.outside}
+        """DRAM bytes of what the interval touches of each tensor from outside."""
+        reads, shares = self.own.reads, self.own.shares
+        return {t: reads.size(t, self.extents) * reads.copies(t) * shares[t] for t in self.own.outside}
 
     @cached_property
     def once(self) -> float:
@@ -197,6 +197,9 @@ class Forest:
     most_states: int
     has_shares: bool
     sizes: dict[Tensor, float]
+    """Of tensors in SRAM."""
+    bytes: dict[Tensor, float]
+    """Over the DRAM port."""
     uses: dict[Tensor, list[int]]
     outside: dict[Tensor, None]
     most: NDArray[np.float64]
@@ -218,6 +221,7 @@ class Forest:
         self.most_states = limits.states if depth == limits.depth else limits.states // 2
         self.has_shares = bool(limits.shares)
         self.sizes = {t: own.reads.size(t, extents) * own.shares[t] for t in own.touched}
+        self.bytes = {t: size * own.reads.copies(t) for t, size in self.sizes.items()}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
         self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * (1 + 1e-9), NO_BOUND)
@@ -245,7 +249,7 @@ class Forest:
 
     def rank(self, kept: Kept, curve: Floats, here: int) -> tuple[float, float]:
         """Bytes so far, less those of later reads of what is kept."""
-        saved = sum(share * self.sizes[t] * sum(k >= here for k in self.uses[t]) for t, share in kept)
+        saved = sum(share * self.bytes[t] * sum(k >= here for k in self.uses[t]) for t, share in kept)
         return curve[self.top] - saved, curve[self.top // 2] - saved
 
     def last_end(self, here: int) -> int:
@@ -259,7 +263,7 @@ class Forest:
         length = self.stop - self.first
         once, before = np.zeros(length + 1), np.zeros(length + 1)
         for tensor in self.outside:
-            size = self.sizes[tensor] * (1.0 - self.resident.get(tensor, 0.0))
+            size = self.bytes[tensor] * (1.0 - self.resident.get(tensor, 0.0))
             once[: self.uses[tensor][0] - self.first + 1] += size
             before[self.uses[tensor][0] - self.first + 1 :] += size
         if not (once[0] <= self.most).any():
@@ -322,7 +326,7 @@ class Forest:
                     read += size
                 elif tensor in placed.own.makers and tensor not in self.outside:
                     made += size
-        room = self.search.room
+        room = self.search.room * self.search.reads.dealt.clusters
         if any(layer.storage_of is not None for layer in placed.own.layers):
             return np.minimum(room, read) + np.minimum(room, made)  # one may lie where the other lay
         return np.minimum(room, read + made)
@@ -363,7 +367,7 @@ class Forest:
         """What the unit saves by keeping the tensor from now on, at most."""
         if tensor in placed.own.makers and tensor not in self.outside:
             return placed.sizes[tensor]
-        return placed.sizes[tensor] - self.sizes[tensor]
+        return placed.sizes[tensor] - self.bytes[tensor]
 
     def is_read_from(self, tensor: Tensor, end: int) -> bool:
         return self.uses[tensor][-1] >= end
@@ -386,6 +390,8 @@ class Forest:
         if not self.has_shares or has_part or len(large) > 1:
             return
         for tensor in large or new:
+            if self.search.reads.dealt.has(tensor):
+                continue
             for part in self.search.limits.shares if self.is_read_from(tensor, end) else ():
                 axis = part_axis(tensor, self.extents)
                 if axis is not None:
@@ -411,7 +417,7 @@ class Forest:
             gain += share * unit.gains[tensor]
             least -= share * unit.moved[tensor]
             if tensor not in own.makers or tensor in self.outside:
-                extra += share * sizes[tensor]
+                extra += share * self.bytes[tensor]
         if state.over[levels if not storage else 0] > gain:
             return
         left = wanted_below(state.left - extra, levels)

@@ -80,6 +80,12 @@ class LayerInterval:
         return len(self.lasting) <= 1
 
     @cached_property
+    def may_be_dealt(self) -> bool:
+        """Whether each cluster can make its share of all layers without the others."""
+        dealt = self.reads.dealt.axes
+        return not any(dealt & self.reads.axes[layer] for layer in self.layers) or not why_not(dealt, self.layers)
+
+    @cached_property
     def lasting(self) -> frozenset[Tensor]:
         """Results that no layer of the interval reads."""
         return frozenset(t for t in self.makers if not set(self.reads.users[t][1:]) & set(self.layers))

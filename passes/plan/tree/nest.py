@@ -40,6 +40,8 @@ class Interior:
     layers: tuple[Layer, ...]
     reads: Reads
     sizes: NDArray[Any]
+    copies: NDArray[np.int64]
+    """Of each tensor how often as much as one cluster all of them move."""
     outside: NDArray[Any]
     first_user: list[Layer]
     streams: list[tuple[Layer, Axis, Axis] | None]
@@ -54,6 +56,7 @@ class Interior:
         self.sizes = np.array(
             [own.reads.size(t, extents) * own.shares[t] for t in self.tensors]
         )
+        self.copies = np.array([own.reads.copies(t) for t in self.tensors])
         self.outside = np.array([t in own.outside for t in self.tensors])
         place = {layer: k for k, layer in enumerate(self.layers)}
         users = [[place[user] for user in own.reads.users[t] if user in place] for t in self.tensors]
@@ -226,7 +229,7 @@ class LoopNest:
         sizes.append(np.where(is_streamed, 0.0, sizes[-1]))
         moved.append(np.where(is_streamed, self._with_sums(streams, made, is_whole), moved[-1]))
         bytes_ = interior.sizes[None, :, None]
-        return np.array(sizes[::-1]) * bytes_, np.array(moved[::-1]) * bytes_
+        return np.array(sizes[::-1]) * bytes_, np.array(moved[::-1]) * bytes_ * interior.copies[None, :, None]
 
     def _with_sums(self, times: Floats, made: NDArray[np.bool_], is_whole: NDArray[np.bool_]) -> Floats:
         """A sum over passes is read again in each but the first."""
@@ -247,7 +250,7 @@ class LoopNest:
         steps, save = np.array(taken), np.array(saved)
         border, tile = (np.where(outside, 0.0, each) for each in self.buffers)
         return NestPrices(
-            interior.outside, interior.sizes, np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0),
+            interior.outside, interior.sizes * interior.copies, np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0),
             steps, save, border, tile, self.slices, interior.alive, interior.replaced, self._repeated(),
         )  # fmt: skip
 

@@ -25,11 +25,12 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import good_nests
+from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.forest import LEVELS, Forest, ForestRecord, PlacedInterval, SearchLimits, shifted
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, steps_of
 from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
-from frustum.passes.plan.tree.spans import Extents, Floats, Reads
+from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
 
 SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
@@ -85,15 +86,16 @@ class PlanSearch:
 
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None, wanted: Sequence[int] = (LEVELS,),
-        known: KnownParts | None = None,
+        known: KnownParts | None = None, dealt: Dealt | None = None,
     ) -> None:  # fmt: skip
         self.network, self.capacity, self.limits = network, capacity, limits or SearchLimits()
         self.wanted = np.array(wanted)
-        self.reads = Reads(network)
+        self.reads = Reads(network, dealt)
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
-        self.extents = {axis: axis.extent for layer in self.layers for axis in layer.axes}
-        self.extents |= {axis: axis.extent for tensor in network.tensors for axis in tensor.axes}
+        share = self.reads.dealt.share
+        self.extents = {axis: share(axis) for layer in self.layers for axis in layer.axes}
+        self.extents |= {axis: share(axis) for tensor in network.tensors for axis in tensor.axes}
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users: Mapping[Tensor, list[int]] = {
             t: [number[layer] for layer in users] for t, users in self.reads.users.items()
@@ -119,6 +121,12 @@ class PlanSearch:
         most = np.full(LEVELS + 1, -np.inf)
         most[self.wanted] = self.most[self.wanted]
         return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, most)
+
+    @property
+    def once(self) -> Forest:
+        """The units of the whole network, below nothing."""
+        most = np.where(np.isin(np.arange(LEVELS + 1), self.wanted), np.inf, -np.inf)
+        return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, None, most)
 
     @cached_property
     def most(self) -> Floats:
@@ -158,6 +166,10 @@ class PlanSearch:
     def size(self, tensor: Tensor, extents: Extents) -> float:
         """Bytes of all of a tensor."""
         return self.reads.size(tensor, extents)
+
+    def traffic(self, tensor: Tensor, extents: Extents) -> float:
+        """DRAM bytes of all of a tensor, for all clusters."""
+        return self.reads.size(tensor, extents) * self.reads.copies(tensor)
 
     # ------------------------------------------------------------ nests
 
@@ -216,7 +228,8 @@ class PlanSearch:
                     size = sum(self.size(t, extents) for t in above)
                     if size <= self.capacity:
                         sums = [t for t in maps if t in own.makers and t not in above]
-                        once = size + sum((count - 1) * self.size(t, extents) for t in sums)
+                        once = sum(self.traffic(t, extents) for t in above)
+                        once += sum((count - 1) * self.traffic(t, extents) for t in sums)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
     def _least_of(
@@ -224,7 +237,7 @@ class PlanSearch:
     ) -> Floats:  # fmt: skip
         """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes."""
         moving = (t for t in free if t not in way.above)
-        moved = sum(self.size(t, way.extents) * own.shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
+        moved = sum(self.traffic(t, way.extents) * own.shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
         found = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
         found[: way.levels + 1] = np.inf
         return found
@@ -256,6 +269,8 @@ class PlanSearch:
         """The curve of an interval as one nest, or as a loop around a forest.  Where it is not below `most`, it may be
         higher than the best."""
         placed = self.placed(first, stop, extents)
+        if not placed.own.may_be_dealt:
+            return np.full(LEVELS + 1, np.inf)
         nest = self.nest(placed, resident)
         if depth == 0 or not self._may_loop(placed.own, extents, resident):
             return nest
@@ -300,12 +315,32 @@ class PlanSearch:
         return np.maximum(known, bound), None
 
 
-def searched(network: AxisNetwork, capacity: int, wanted: Sequence[int] = (LEVELS,)) -> PlanSearch:
+def searched(
+    network: AxisNetwork, capacity: int, wanted: Sequence[int] = (LEVELS,), clusters: int = 1
+) -> PlanSearch:  # fmt: skip
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    best = first = PlanSearch(network, capacity, wanted=wanted)
+    best = _dealt(network, capacity, wanted, clusters, None)
     for other, copies in alternatives(network, capacity / SMALL):
-        search = PlanSearch(other, capacity, wanted=wanted, known=first.known)
-        search.copies, search.bound = copies, best.curve
+        search = _dealt(other, capacity, wanted, clusters, best)
+        search.copies = copies
         if search.curve[LEVELS] < best.curve[LEVELS]:
             best = search
     return best
+
+
+def _dealt(
+    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, best: PlanSearch | None
+) -> PlanSearch:  # fmt: skip
+    """The search below `best` with the class of axes dealt to clusters, of which narrow searches find the best."""
+    ways = [Dealt(group, clusters) for group in classes_to_deal(network, clusters)] if clusters > 1 else []
+    if not ways:
+        known = best.known if best is not None and not best.reads.dealt.axes else None
+        found = PlanSearch(network, capacity, wanted=wanted, known=known)
+    else:
+        narrow = replace(SearchLimits(), **LADDER[1])
+        tried = [PlanSearch(network, capacity, narrow, wanted, dealt=way) for way in ways]
+        least = min(tried, key=lambda search: float(search.once.curve()[LEVELS]))
+        found = PlanSearch(network, capacity, wanted=wanted, known=least.known, dealt=least.reads.dealt)
+    if best is not None:
+        found.bound = best.curve
+    return found

@@ -95,13 +95,28 @@ def settled(low: Ints, high: Ints) -> PassRanges:
     return PassRanges(np.where(is_empty, NOTHING, low), np.where(is_empty, -NOTHING, high))
 
 
+@dataclass(frozen=True)
+class Dealt:
+    """A class of axes of which each cluster has a range of its own."""
+
+    axes: frozenset[Axis] = frozenset()
+    clusters: int = 1
+
+    def has(self, tensor: Tensor) -> bool:
+        return not self.axes.isdisjoint(tensor.axes)
+
+    def share(self, axis: Axis) -> int:
+        """Positions of one cluster."""
+        return -(-axis.extent // self.clusters) if axis in self.axes else axis.extent
+
+
 class Reads:
     """Of every layer of a network what it reads, axis by axis; found once."""
 
     axes_of: dict[Tensor, Dim]
 
-    def __init__(self, network: AxisNetwork) -> None:
-        self.network = network
+    def __init__(self, network: AxisNetwork, dealt: Dealt | None = None) -> None:
+        self.network, self.dealt = network, dealt or Dealt()
         self.of: dict[Layer, tuple[AxisRead, ...]] = {layer: tuple(_reads(layer)) for layer in network.layers}
         self.axes: dict[Layer, frozenset[Axis]] = {
             layer: frozenset(axis for axis in layer.axes if not axis.is_tap) for layer in network.layers
@@ -120,8 +135,24 @@ class Reads:
         self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
 
     def size(self, tensor: Tensor, extents: Extents) -> float:
-        """Bytes of all of a tensor."""
-        return math.prod([extents[axis] for axis in self.axes_of[tensor]]) * tensor.element_bits / 8
+        """Bytes of all of a tensor that one cluster has."""
+        gathered = self.gathered.get(tensor, 1)
+        return math.prod([extents[axis] for axis in self.axes_of[tensor]]) * gathered * tensor.element_bits / 8
+
+    def copies(self, tensor: Tensor) -> int:
+        """How often as much as one cluster all of them move: what all of them need is sent to all at once."""
+        return self.dealt.clusters if self.dealt.has(tensor) and tensor not in self.gathered else 1
+
+    @cached_property
+    def gathered(self) -> dict[Tensor, int]:
+        """Tensors that clusters make in shares and that some layer reads in whole."""
+        return {
+            read.tensor: self.dealt.clusters for layer, reads in self.of.items() for read in reads
+            if read.axis in self.dealt.axes and not self._is_in_shares(layer, read)
+        }  # fmt: skip
+
+    def _is_in_shares(self, layer: Layer, read: AxisRead) -> bool:
+        return read.position is not None and any(read.position.moves(axis) for axis in self.axes[layer] & self.dealt.axes)
 
     def plain(self, layer: Layer, tensor: Tensor) -> dict[Axis, Axis]:
         """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.count import Counted, count
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Part, Resident, Sequence
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, steps
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.forest import LEVELS, ForestRecord, Kept, UnitStep, part_axis
@@ -41,7 +41,7 @@ TRIES = 4
 """Smaller sizes of SRAM for which a plan is searched where one takes more than its prices say. 2026-11-28."""
 
 
-def fitting_plan(network: AxisNetwork, capacity: int) -> tuple[Sequence, Counted]:
+def fitting_plan(network: AxisNetwork, capacity: int, clusters: int = 1) -> tuple[Sequence, Counted]:
     """The plan with the fewest DRAM bytes, and its count; DoesNotFit where none fits.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
@@ -49,7 +49,7 @@ def fitting_plan(network: AxisNetwork, capacity: int) -> tuple[Sequence, Counted
     """
     room = capacity
     for _ in range(TRIES):
-        search = searched(network, room)
+        search = searched(network, room, clusters=clusters)
         plan = plan_of(search)
         counted = count(network, plan)
         if counted.sram_bytes <= capacity:
@@ -82,16 +82,31 @@ class _Trace:
         search = self.search
         record = ForestRecord()
         search.root(record).curve()
-        place = TreePlace(search.extents, {}, {}, search.limits.depth)
-        return self.sequence(record, 0, len(search.layers), place, LEVELS)
+        dealt = search.reads.dealt
+        tiles = {axis: tuple(range(0, axis.extent, dealt.share(axis))) for axis in dealt.axes}
+        place = TreePlace(search.extents, tiles, {}, search.limits.depth)
+        return self.sequence(record, 0, len(search.layers), place, LEVELS, self.over_clusters)
+
+    def over_clusters(self, node: Node, first: int, stop: int) -> Node:
+        """A unit of the network, of which every cluster makes its share."""
+        own, dealt = self.search.interval(first, stop), self.search.reads.dealt
+        if not any(dealt.axes & set(layer.axes) for layer in own.layers):
+            return node
+        axis = own.reference(dealt.axes)
+        body = node if isinstance(node, Sequence) else Sequence((node,))
+        halo = Halo.RECOMPUTED if own.is_windowed(dealt.axes) else Halo.NONE
+        return Loop(axis.name, steps(axis.extent, dealt.share(axis)), body, halo, Over.CLUSTERS)
 
     def forest(self, first: int, stop: int, place: TreePlace, level: int) -> Sequence:
         record = ForestRecord()
         self.search.forest(first, stop, place.extents, place.resident, place.depth, _only(level), record)
         return self.sequence(record, first, stop, place, level)
 
-    def sequence(self, record: ForestRecord, first: int, stop: int, place: TreePlace, level: int) -> Sequence:
-        search, steps = self.search, list[tuple[int, UnitStep]]()
+    def sequence(
+        self, record: ForestRecord, first: int, stop: int, place: TreePlace, level: int,
+        around: Callable[[Node, int, int], Node] | None = None,
+    ) -> Sequence:  # fmt: skip
+        search, taken = self.search, list[tuple[int, UnitStep]]()
         at, state = stop, Kept()
         while at > first:
             wanted = record.cuts[at - first][state][level]
@@ -99,21 +114,29 @@ class _Trace:
                 (s for s in record.steps[at, state] if np.isfinite(s.curve[level])),
                 key=lambda s: (abs(s.curve[level] - wanted), len(s.new)),
             )
-            steps.append((at, step))
+            taken.append((at, step))
             at, state = step.first, step.kept
-        steps.reverse()
+        taken.reverse()
         children, residents = list[Node](), dict[Tensor, Resident]()
-        for k, (end, step) in enumerate(steps):
+        for k, (end, step) in enumerate(taken):
             for tensor, share in step.new:
                 old = step.storage.get(tensor)
                 residents[tensor] = Resident(
-                    tensor.name, k, k, self.part(tensor, share, place.extents), old.name if old else ""
+                    tensor.name, k, k, self.part(tensor, share, place.extents), old.name if old else "",
+                    sharded=self.sharded(tensor) if around is not None else "",
                 )
             for tensor, _ in (*step.kept, *step.new):
                 residents[tensor] = replace(residents[tensor], last=k)
             inside = replace(place, resident=step.resident)
-            children.append(self.unit(step.first, end, inside, level - search.levels(step.size)))
+            node = self.unit(step.first, end, inside, level - search.levels(step.size))
+            children.append(node if around is None else around(node, step.first, end))
         return Sequence(tuple(children), tuple(r for r in residents.values() if r.part is None or r.part.stop > 0))
+
+    def sharded(self, tensor: Tensor) -> str:
+        """The axis along which each cluster holds its share; none where each holds all."""
+        reads = self.search.reads
+        axes = [axis.name for axis in tensor.axes if axis in reads.dealt.axes]
+        return axes[0] if axes and tensor not in reads.gathered else ""
 
     def part(self, tensor: Tensor, share: float, extents: Extents, *busy: ClassCut) -> Part | None:
         """So much of a tensor along its longest axis that no loop cuts; None: all of it."""

@@ -86,6 +86,19 @@ def test_rows_that_a_window_of_the_next_pass_reads_are_not_overwritten(halo):
     assert counted(net, whole).dram_bytes == net.compulsory_bytes
 
 
+def test_rows_that_roll_stay_overwritten():
+    """The residents are stated in the loop, but the next pass reads rows of a map that this one has overwritten."""
+    net = network(windowed, (1, 2, 12, 10), (2, 2, 3, 3), (2, 2, 3, 3))
+    first, second, last = (layer.name for layer in net.layers)
+    rows = net.layers[2].result.axes[1].name
+    held = f"resident {first}, {last} at {first}"
+    text = f"{{ resident x1 for {rows} step 4 of 12 HALO {{ {held} compute {first}, {second}, {last} }} }}"
+    with pytest.raises(PlanError, match=f"{second} reads {first} where an earlier pass has put {last}"):
+        counted(net, text.replace("HALO", "rolling"))
+    counted(net, text.replace("HALO", "recomputed"))
+    counted(net, text.replace("HALO", "rolling").replace(f" at {first}", ""))
+
+
 WRONG = {
     "a product needs a row for each position": lambda x: (
         (a := g.UnaryOp("relu", x)), g.MatmulOp(a.result, x)

@@ -79,12 +79,12 @@ class Case:
         (own,) = self.claims["plans"]
         if (name, target, plan["network"]) != (own["network"], self.machine.name, own["network"]):
             return False
-        claimed = (plan["read_bytes"], plan["write_bytes"], plan["sram_bytes"])
+        claimed = (plan["read_bytes"], plan["write_bytes"], plan["link_bytes"], plan["sram_bytes"])
         children = getattr(tree, "children", (tree,))
-        nodes = [(counted.moved[id(each)], counted.held[id(each)]) for each in children]
+        nodes = [(counted.moved[id(each)], counted.received[id(each)], counted.held[id(each)]) for each in children]
         return (
-            claimed == (counted.read_bytes, counted.write_bytes, counted.sram_bytes)
-            and nodes == [(each["dram_bytes"], each["sram_bytes"]) for each in plan["nodes"]]
+            claimed == (counted.read_bytes, counted.write_bytes, counted.link_bytes, counted.sram_bytes)
+            and nodes == [(each["dram_bytes"], each["link_bytes"], each["sram_bytes"]) for each in plan["nodes"]]
             and [each["title"] for each in plan["nodes"]] == [title(each) for each in children]
         )
 
@@ -140,6 +140,39 @@ def test_parts_of_a_model_are_all_certified(tmp_path, capsys):
     file.write_text(json.dumps(claims))
     assert check_plan.main([str(model), "edge", str(file)]) == 3
     assert capsys.readouterr().err == f"{file}: error: networks: claimed mixed_0, found mixed_0, mixed_1\n"
+
+
+OVER_CLUSTERS = """plan @perceptron for "TARGET" {
+  resident x, first
+  compute first
+  resident down sharded x.0
+  for up.c step 64 of 256 over clusters { compute up, down }
+  compute y.sums, y
+}"""
+
+
+def test_a_plan_over_clusters_is_certified(tmp_path, capsys):
+    """Four clusters add their sums of 48 x 64 elements, then each receives three quarters of the rows."""
+    model, file = planned_models.save(tmp_path, "perceptron", planned_models.perceptron()), tmp_path / "p.json"
+    given = tmp_path / "given.plan"
+    words = ["plan", model, "--dtype", "f16", "--plan", str(given)]
+    given.write_text(OVER_CLUSTERS.replace("TARGET", "default"))
+    assert cli.main([*words, "--target", "default"]) == 0
+    result, shown = 2 * 48 * 64, capsys.readouterr().out
+    assert re.search(f"over clusters {{ +// .*{3 * result:,} B received over links, ", shown)
+    assert re.search(f"compute y.sums, y +// .*{6 * result:,} B received over links, ", shown)
+    assert f"{9 * result:,} B received over links" in shown.splitlines()[0]
+    assert cli.main([*words, "--target", "default", "--certificate", str(file)]) == 0
+    assert check_plan.main([model, "default", str(file)]) == 0
+    assert f"written, {9 * result:,} B received over links, at most " in capsys.readouterr().out
+    claims = json.loads(file.read_text())
+    claims["plans"][0]["nodes"][2]["link_bytes"] -= 2
+    file.write_text(json.dumps(claims))
+    assert check_plan.main([model, "default", str(file)]) == 3
+    assert f"link_bytes: claimed {6 * result - 2}, found {6 * result}" in capsys.readouterr().err
+    given.write_text(OVER_CLUSTERS.replace("TARGET", "edge"))
+    assert cli.main([*words, "--target", "edge"]) == 2
+    assert "given.plan:5:3: error: for up.c over clusters: 4 ranges, edge has 1 cluster" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -284,7 +317,7 @@ def numbers(claims: dict, rng: random.Random) -> None:
     """Bytes or occupancy that are others."""
     (plan,) = claims["plans"]
     at, key = rng.choice([(plan, name) for name in check_plan.COUNTS] + [
-        (node, name) for node in plan["nodes"] for name in ("dram_bytes", "sram_bytes")
+        (node, name) for node in plan["nodes"] for name in ("dram_bytes", "link_bytes", "sram_bytes")
     ])
     at[key] = max(0, at[key] + rng.choice([-1, 1, -16, 64, -at[key] // 2, at[key]]))
 

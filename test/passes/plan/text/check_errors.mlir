@@ -65,3 +65,16 @@ builtin.module {
     compute a
   }
 }
+
+// -----
+// CHECK: for b.y over clusters: 3 ranges, edge has 1 cluster: take a larger step, or plan for another target
+builtin.module {
+  fgraph.network @net (%x : tensor<1x3x12x10xf16>) inputs ["x"] outputs ["y"] {
+    %v = fgraph.weight "v" : tensor<4x3x3x3xf16>
+    %w = fgraph.weight "w" : tensor<2x4x3x3xf16>
+    %a = fgraph.conv %x, %v strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] groups 1 : (tensor<1x3x12x10xf16>, tensor<4x3x3x3xf16>) -> tensor<1x4x12x10xf16> loc("a")
+    %b = fgraph.conv %a, %w strides [1, 1] pads [1, 1, 1, 1] dilations [1, 1] groups 1 : (tensor<1x4x12x10xf16>, tensor<2x4x3x3xf16>) -> tensor<1x2x12x10xf16> loc("b")
+    fgraph.output %b : tensor<1x2x12x10xf16>
+  }
+  fplan.plan @net for "edge" for b.y step 4 of 12 over clusters { compute a, b }
+}
