@@ -15,7 +15,7 @@ from frustum.passes.plan.tree.trace import fitting_plan
 
 NEAR = 1.01
 FEW = [
-    ("normed", 70), ("normed", 44), ("block", 74), ("heads", 92), ("heads", 58), ("excited", 108), ("excited", 144),
+    ("excited", 144), ("normed", 70), ("normed", 44), ("block", 74), ("heads", 92), ("heads", 58), ("excited", 108),
     ("strided", 152), ("strided", 120), ("skipped", 128), ("normed", 50), ("heads", 38), ("wide", 56), ("scores", 66),
     ("windows", 186), ("windows", 234), ("parted", 52),
 ]  # fmt: skip
@@ -34,6 +34,7 @@ WORSE = {
     ("least windows", 32): 96,
     ("mlp", 26): 288,
     ("mlp", 60): 144,
+    ("normed", 70): 104,
     ("windows", 92): 792,
     ("windows", 116): 684,
     # of nests those are kept that are best where nothing lies in SRAM, or everything; not with one tensor there: 60,

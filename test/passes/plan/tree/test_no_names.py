@@ -16,13 +16,15 @@ TEXT = {"dialect.py", "parse.py", "renaming.py", "repeats.py", "text.py"}
 """Of dialects/plan those that read and print plans: their limits decide nothing about a plan."""
 MOST_NUMBERS = 20
 """Of planner and evaluator together, by issue 11 of the plan trees."""
+COMPARED = {"dialects/plan/clusters.py": ["clusters > 1"], "passes/plan/tree/search.py": ["clusters > 1"]}
+"""What is left of comparisons with literals: the plural of a message, and whether there is a class to deal; by file."""
 DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
 UNDATED = {
     "ALL", "COUNTS", "GRAIN", "LADDER", "LEVELS", "NEARLY", "NOTHING", "NO_BOUND", "NO_BYTES", "SLICE",
     "SLICE_COPIES",
 }  # fmt: skip
 """Those that have no reason with a date yet: none is added, and who gives one takes it off this list."""
-WIDTHS = 8
+WIDTHS = 7
 """Numbers that the fields of classes have by default: how wide the search is.  With them there are more than 20."""
 
 
@@ -96,7 +98,7 @@ def widths(tree):
         node for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in owner.body
         if isinstance(node, ast.AnnAssign) and has_number(node.value)
     ]  # fmt: skip
-    return [node.target.id for node in fields if ast.unparse(node.value) not in ("0", "0.0", "1.0")]
+    return [node.target.id for node in fields if ast.unparse(node.value) not in ("0", "0.0", "1", "1.0")]
 
 
 def of_planner():
@@ -107,7 +109,7 @@ def of_planner():
 def test_no_file_names_an_operation_or_a_machine(file):
     tree = ast.parse(file.read_text())
     assert imports_of_operations(tree) == []
-    assert comparisons_with_literals(tree) == []
+    assert comparisons_with_literals(tree) == COMPARED.get(file.relative_to(ROOT).as_posix(), [])
 
 
 def test_numbers_are_few_and_each_has_a_reason_and_a_date():
