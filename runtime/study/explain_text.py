@@ -38,7 +38,7 @@ def lines_of(found: Data) -> list[str]:
 
 
 def _plan_lines(found: Data) -> list[str]:
-    lines = [line for unit in found["units"] for line in _unit_lines(unit)]
+    lines = [*_tree_lines(found), *(line for unit in found["units"] for line in _unit_lines(unit))]
     if found["same"] is not None:
         lines += ["", *_way_lines(found, found["same"])]
     if found["cuts"]:
@@ -46,6 +46,25 @@ def _plan_lines(found: Data) -> list[str]:
         lines += ["", "each of these cuts left out, the others kept: two whole plans, of which other units differ, too"]
         lines += [line for cut in found["cuts"] for line in _cut_lines(base, cut)]
     return [*lines, *_left_lines(found["left_out"], "cuts")]
+
+
+def _tree_lines(found: Data) -> list[str]:
+    """What a search over trees of plans reaches beside what the plan moves."""
+    if "tree" not in found:
+        return []
+    tree, what = found["tree"], "a plan as a tree (frustum plan), on one cluster, weights uncompressed"
+    if "problem" in tree:
+        return [f"{what}: none: {tree['problem']}", ""]
+    lines = [f"{what}:"]
+    for each in tree["networks"]:
+        least = f"every plan moves {each['compulsory_bytes']:,}"
+        size = f"none: {each['problem']}" if "problem" in each else f"{each['dram_bytes']:,} DRAM bytes"
+        lines.append(f"  @{each['network']}: {size}; {least}")
+    if tree["dram_bytes"] is not None:
+        own, stored = tree["plan_bytes"], " with compressed weights" if tree["is_compressed"] else ""
+        change, ratio = tree["dram_bytes"] - own, tree["dram_bytes"] / max(1, own)
+        lines.append(f"  {change:+,} bytes, {ratio:.2f} x: of tensors the plan below moves {own:,}{stored}")
+    return [*lines, ""]
 
 
 def _cut_lines(base: Data, cut: Data) -> list[str]:

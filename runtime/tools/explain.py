@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from frustum.backend import targets
+from frustum.dialects.axes.network import AxisNetwork
+from frustum.dialects.errors import Error
+from frustum.dialects.target import Target
 from frustum.passes.plan.network.known_prices import planned_once
-from frustum.runtime.failures import GOOD, UsageError, say
+from frustum.runtime.failures import GOOD, UsageError, message_of, say
 from frustum.runtime.model import request as asked
 from frustum.runtime.model.cache import built
 from frustum.runtime.model.chain import Chain
@@ -25,7 +28,9 @@ from frustum.runtime.report.terminal import show
 from frustum.runtime.study.explain import Way, as_in, explain_part, explain_plan, flips
 from frustum.runtime.study.explain_text import Explanation
 from frustum.runtime.study.options import ExplainKeywords, ExplainOptions
+from frustum.runtime.study.planned import planned
 from frustum.runtime.study.workers import workers
+from frustum.runtime.tools.plan import networks_with
 
 
 def main(options: ExplainOptions) -> int:
@@ -67,12 +72,46 @@ def explanation(
     plan = counted(own)
     alike = as_in(plan, options.compress_weights)
     if options.subject is None:
-        return Explanation(explain_plan(plan, count_all, options.most, alike)), own.log
+        found = explain_plan(plan, count_all, options.most, alike)
+        if found["what"] == "plan":
+            found["tree"] = best_trees(request, plan)
+        return Explanation(found), own.log
     found, ways = explain_part(plan, options.subject, count_all, options.most, alike)
     if ways:
         target = asked.given_target(request) or targets.load(asked.DEFAULT_TARGET)
         found["flips"] = flips(target, ways[0], count, options.probes)
     return Explanation(found), own.log
+
+
+def best_trees(request: Request, plan: Report) -> dict[str, Any]:
+    """What the search over trees of plans reaches on one cluster, in one search, for each network; or why it has none.
+
+    `dram_bytes` is of all networks together, None where one has no plan; `plan_bytes` what the plan moves of tensors,
+    some of which may be compressed (`is_compressed`): programs and tables of addresses are not among either.
+    """
+    dram = plan["dram"]
+    found: dict[str, Any] = {
+        "plan_bytes": dram["total_bytes"] - dram["other_bytes"],
+        "is_compressed": "weights" in plan,
+        "dram_bytes": None,
+        "networks": [],
+    }
+    try:
+        networks, target, _ = networks_with(request)
+    except Error as error:
+        return {**found, "problem": message_of(error)}
+    trees = [_best_tree(network, target) for network in networks]
+    sizes = [each["dram_bytes"] for each in trees if "dram_bytes" in each]
+    return {**found, "dram_bytes": sum(sizes) if len(sizes) == len(trees) else None, "networks": trees}
+
+
+def _best_tree(network: AxisNetwork, target: Target) -> dict[str, Any]:
+    facts = {"network": network.name, "compulsory_bytes": network.compulsory_bytes}
+    try:
+        counted = planned(network, target).counted
+    except Error as error:
+        return {**facts, "problem": message_of(error)}
+    return {**facts, "dram_bytes": counted.dram_bytes, "sram_bytes": counted.sram_bytes}
 
 
 def in_processes(request: Request, ways: Sequence[Way]) -> list[Way]:

@@ -57,7 +57,11 @@ def networks_of_request(options: Keywords) -> tuple[list[AxisNetwork], Target, R
     UsageError for options that have no meaning here.
     """
     refuse_others(options)
-    request = Request(**{each.name: getattr(options, each.name) for each in fields(Keywords)})
+    return networks_with(Request(**{each.name: getattr(options, each.name) for each in fields(Keywords)}))
+
+
+def networks_with(request: Request) -> tuple[list[AxisNetwork], Target, Request]:
+    """The same, whatever is said of the present planner."""
     target = asked.given_target(request) or targets.load(asked.DEFAULT_TARGET)
     request = with_stored_dtype(request, target)
     if request.dtype == INT8:

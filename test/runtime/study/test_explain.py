@@ -10,11 +10,14 @@ import onnx
 import pytest
 from mixed_models import model, node
 
+import frustum
 from frustum.backend import targets
+from frustum.runtime.model.options import Request
 from frustum.runtime.study.difference import Change, Figure
 from frustum.runtime.study.explain import Way, _causes, as_in, explain_part, explain_plan, flips, with_number
 from frustum.runtime.study.explain_text import lines_of
 from frustum.runtime.tools.cli import main
+from frustum.runtime.tools.explain import best_trees
 
 MACHINE = ["--target", "edge", "--no-cache"]
 
@@ -48,6 +51,8 @@ def test_the_plan_and_each_cut_are_recounted(chain, capsys):
     assert found["what"] == "plan" and len(found["cuts"]) == len(found["units"]) - 1 > 0
     units = [unit["layers"] for unit in found["units"]]
     assert recounted(chain, {}, capsys) == (found["cycles"], found["dram_bytes"], units)
+    assert found["tree"]["plan_bytes"] <= found["dram_bytes"]
+    assert f"{found['tree']['dram_bytes']:,} DRAM bytes; every plan moves" in "\n".join(lines_of(found))
     pairs = [(found, found["same"]), *((found["same"], cut["without"]) for cut in found["cuts"])]
     for base, way in pairs:
         counted = recounted(chain, way["options"], capsys)
@@ -104,6 +109,37 @@ def test_the_next_best_ways_of_a_layer_are_recounted(chain, capsys):
         found["ways"] + found["others"]
     )
     assert bounded["left_out"] and "not counted" in "\n".join(lines_of(bounded))
+
+
+PLAN = {"dram": {"total_bytes": 9000, "other_bytes": 2000}}
+"""Of a report: what is not of tensors is programs."""
+
+
+def trees_of(model, **settings):
+    found = best_trees(Request(model=model, **{"target": "edge", **settings}), PLAN)
+    said = {"what": "plan", "model": "m", "target": "t", "cycles": 1, "dram_bytes": 9000, "units": [], "tree": found}
+    return found, lines_of({**said, "same": None, "cuts": [], "left_out": []})
+
+
+def test_what_a_tree_reaches_is_beside_the_plan(chain):
+    found, lines = trees_of(chain)
+    (tree,) = found["networks"]
+    (planned,) = frustum.plan(chain, "edge")
+    assert found["dram_bytes"] == tree["dram_bytes"] == planned.counted.dram_bytes
+    assert tree["sram_bytes"] == planned.counted.sram_bytes
+    assert tree["dram_bytes"] >= tree["compulsory_bytes"] == planned.network.compulsory_bytes
+    change = tree["dram_bytes"] - 7000
+    assert f"  {change:+,} bytes, {tree['dram_bytes'] / 7000:.2f} x: of tensors the plan below moves 7,000" in lines
+    assert f"{tree['dram_bytes']:,} DRAM bytes; every plan moves {tree['compulsory_bytes']:,}" in "\n".join(lines)
+
+
+def test_why_there_is_no_tree_is_said(chain):
+    tiny = with_number(targets.load("edge"), "sram.capacity_bytes", 256)
+    found, lines = trees_of(chain, target=tiny)
+    assert found["dram_bytes"] is None and "256 B of SRAM" in found["networks"][0]["problem"]
+    assert any("@chain: none: " in line and "256 B of SRAM" in line for line in lines)
+    found, lines = trees_of(chain, dtype="int8")
+    assert found["networks"] == [] and "int8" in found["problem"] and "none: " in lines[2]
 
 
 def test_a_process_that_is_ended_is_named(chain, capsys, monkeypatch):
