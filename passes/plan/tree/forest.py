@@ -28,6 +28,8 @@ Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
 NOTHING_WANTED = np.full(LEVELS + 1, -np.inf)
 MOST_REPEATED = 2.0
 """Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
+NEARLY = 1 + 1e-7
+"""Bytes so close are the same: sums of products of shares are rounded. 2026-11-28."""
 SURE = 0.8
 """A unit of fewer layers may move so many bytes of this one's: limits of repeated work are relative. 2026-11-28."""
 NO_BOUND = 1e300
@@ -224,7 +226,7 @@ class Forest:
         self.bytes = {t: size * own.reads.copies(t) for t, size in self.sizes.items()}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
-        self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * (1 + 1e-9), NO_BOUND)
+        self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * NEARLY, NO_BOUND)
         self.bare, self.least_after = {}, []
         self.top = int(max(np.flatnonzero(self.most > -np.inf), default=LEVELS))
 
@@ -304,7 +306,7 @@ class Forest:
         for first, stop in ((here + 1, end), (here, end - 1)):
             known = self.bare.get((first, stop))
             sub = None if known is None else self.search.placed(first, stop, self.extents)
-            if known is not None and sub is not None and sub.own.is_connected:
+            if known is not None and sub is not None and stop - first > 1 and sub.own.is_connected:
                 part = self.moved(sub)
                 more = sum(size for t, size in sizes.items() if t not in part)
                 less = sum(size for t, size in part.items() if t not in sizes)

@@ -139,7 +139,7 @@ class IntervalKeys:
             rows.seen.append((len(rows.axes), len(rows.tensors)))
         axes, tensors = rows.seen[len(own.layers) - 1]
         return self.number((
-            rows.prefix[len(own.layers) - 1], tuple(extents[a] for a in itertools.islice(rows.axes, axes)),
+            rows.prefix[len(own.layers) - 1], tuple(extents.get(a, a.extent) for a in itertools.islice(rows.axes, axes)),
             tuple(t in own.outside for t in itertools.islice(rows.tensors, tensors)),
         ))  # fmt: skip
 

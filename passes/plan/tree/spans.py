@@ -63,8 +63,8 @@ class PassRanges:
 
     @cached_property
     def whole(self) -> int:
-        """From the first position to the last one, over all passes."""
-        return max(0, int(self.high.max()) - int(self.low.min()))
+        """From the first position to the last one, over all passes; one, where there is none: others divide by it."""
+        return max(1, int(self.high.max()) - int(self.low.min()))
 
     @cached_property
     def news(self) -> PassRanges:
