@@ -17,8 +17,9 @@ from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequ
 from frustum.dialects.target.fit import DoesNotFit
 
 SLICE = 16
-"""Positions of an axis in a slice of what is streamed: lines, or channels, of a matrix unit."""
+"""Positions of an axis in a slice of what is streamed: lines, or channels, of a matrix unit. 2026-11-28."""
 SLICE_COPIES = 2
+"""One slice is used while the next one comes. 2026-11-28."""
 
 
 @dataclass

@@ -23,6 +23,7 @@ from frustum.passes.plan.tree.intervals import LayerInterval
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
 LEVELS = 64
+"""Shares of SRAM of which a curve tells: a share is about what the least tiles take. 2026-11-28."""
 Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
 """Tensors that lie in SRAM, and the share of each, in the order in which they came."""
 NOTHING_WANTED = np.full(LEVELS + 1, -np.inf)
@@ -33,7 +34,7 @@ NEARLY = 1 + 1e-7
 SURE = 0.8
 """A unit of fewer layers may move so many bytes of this one's: limits of repeated work are relative. 2026-11-28."""
 NO_BOUND = 1e300
-"""Above all curves, and a number: arrays of bounds are subtracted."""
+"""Above all curves, and a number: arrays of bounds are subtracted. 2026-11-28."""
 WEIGHT_SHARE = 4
 """A weight that later units read too stays only if it takes at most this part of SRAM. 2026-11-28."""
 

@@ -19,9 +19,9 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.passes.plan.tree.spans import Extents, Ints, Reads
 
 GRAIN = 16
-"""Steps along axes of weights, and of sums of products, are multiples of this: channels or lines of a matrix unit."""
+"""Steps along axes of weights, and of sums of products, are multiples of this: channels or lines of a matrix unit. 2026-11-28."""
 COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
-"""Numbers of passes that are tried: about a quarter more each."""
+"""Numbers of passes that are tried: about a quarter more each. 2026-11-28."""
 
 
 @dataclass(frozen=True, eq=False)

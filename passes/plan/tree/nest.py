@@ -28,7 +28,7 @@ from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 
 NO_BYTES = 1e-3
-"""A step of no size has this one, so that a byte saved has a price."""
+"""A step of no size has this one, so that a byte saved has a price. 2026-11-28."""
 
 
 class Interior:
@@ -40,7 +40,7 @@ class Interior:
     layers: tuple[Layer, ...]
     reads: Reads
     sizes: NDArray[Any]
-    copies: NDArray[np.int64]
+    copies: Floats
     """Of each tensor how often as much as one cluster all of them move."""
     outside: NDArray[Any]
     first_user: list[Layer]
@@ -56,7 +56,7 @@ class Interior:
         self.sizes = np.array(
             [own.reads.size(t, extents) * own.shares[t] for t in self.tensors]
         )
-        self.copies = np.array([own.reads.copies(t) for t in self.tensors])
+        self.copies = np.array([float(own.reads.copies(t)) for t in self.tensors])
         self.outside = np.array([t in own.outside for t in self.tensors])
         place = {layer: k for k, layer in enumerate(self.layers)}
         users = [[place[user] for user in own.reads.users[t] if user in place] for t in self.tensors]

@@ -42,7 +42,7 @@ LADDER: tuple[dict[str, Any], ...] = (
     {"states": 3, "news": 1, "shares": (), "outer_steps": 3},
     {"states": 6, "news": 2, "shares": ()},
 )
-"""Narrower searches, each of which bounds the next: what they have found is not looked for again."""
+"""Narrower searches, each of which bounds the next: what they have found is not looked for again. 2026-11-28."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class PlanSearch:
 
     @cached_property
     def curve(self) -> Floats:
-        """The fewest DRAM bytes of the network for every share of SRAM."""
-        return self.root(None).curve()
+        """The fewest DRAM bytes of the network for every share of SRAM: a plan for less is one for more."""
+        return np.minimum.accumulate(self.root(None).curve())
 
     def root(self, record: ForestRecord | None) -> Forest:
         """The units of the whole network, below what narrower searches have found."""
@@ -332,7 +332,7 @@ def _dealt(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, best: PlanSearch | None
 ) -> PlanSearch:  # fmt: skip
     """The search below `best` with the class of axes dealt to clusters, of which narrow searches find the best."""
-    ways = [Dealt(group, clusters) for group in classes_to_deal(network, clusters)] if clusters > 1 else []
+    ways = [Dealt(group, clusters) for group in classes_to_deal(network, clusters)] if clusters > Dealt().clusters else []
     if not ways:
         known = best.known if best is not None and not best.reads.dealt.axes else None
         found = PlanSearch(network, capacity, wanted=wanted, known=known)

@@ -25,6 +25,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 Extents: TypeAlias = Mapping[Axis, int]
 NOTHING = 1 << 40
+"""Above all positions: where a pass has nothing, its range begins here and ends before all. 2026-11-28."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,10 @@ class Reads:
         gathered = self.gathered.get(tensor, 1)
         return math.prod([extents[axis] for axis in self.axes_of[tensor]]) * gathered * tensor.element_bits / 8
 
-    def copies(self, tensor: Tensor) -> int:
+    def copies(self, tensor: Tensor) -> float:
         """How often as much as one cluster all of them move: what all of them need is sent to all at once."""
-        return self.dealt.clusters if self.dealt.has(tensor) and tensor not in self.gathered else 1
+        cut = [axis for axis in tensor.axes if axis in self.dealt.axes and tensor not in self.gathered]
+        return math.prod(axis.extent / self.dealt.share(axis) for axis in cut)
 
     @cached_property
     def gathered(self) -> dict[Tensor, int]:
