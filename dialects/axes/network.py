@@ -166,8 +166,10 @@ class AxisNetwork:
 
     def __post_init__(self) -> None:
         _settle(self.layers)
-        for each in (*self.tensors, *self.layers):
-            each.settle()
+        for tensor in self.tensors:
+            tensor.settle()
+        for layer in self.layers:
+            layer.settle()
         taken: dict[str, int] = {}
         for tensor in self.tensors:
             _name_apart(tensor.axes, tensor.name, taken)

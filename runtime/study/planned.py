@@ -101,13 +101,14 @@ class Curve:
 
 def curve_of(network: AxisNetwork, target: Target) -> Curve:
     """One search answers all shares of the cluster's SRAM."""
-    from frustum.passes.plan.tree.forest import LEVELS
-    from frustum.passes.plan.tree.search import searched
+    from frustum.passes.plan.tree.search import searches
     from frustum.passes.plan.tree.trace import no_plan
+    from frustum.passes.plan.tree.units import LEVELS
 
-    search = searched(network, target.cluster.sram.capacity_bytes, range(LEVELS + 1), target.chip.clusters)
-    is_there = np.isfinite(search.curve)
+    found = list(searches(network, target.cluster.sram.capacity_bytes, range(LEVELS + 1), target.chip.clusters))
+    curve = np.minimum.reduce([search.curve for search in found])
+    is_there = np.isfinite(curve)
     if not is_there.any():
-        raise no_plan(search)
-    capacities, moved = (each[is_there].astype(int).tolist() for each in (search.room, search.curve))
+        raise no_plan(found[0])
+    capacities, moved = (each[is_there].astype(int).tolist() for each in (found[0].room, curve))
     return Curve(network.name, capacities, moved, network.compulsory_bytes)

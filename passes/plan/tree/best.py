@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.passes.plan.tree.forest import SearchLimits
 from frustum.passes.plan.tree.intervals import LayerInterval, cut_of, steps_of
 from frustum.passes.plan.tree.nest import Interior, LoopNest, NestLoops
 from frustum.passes.plan.tree.passes import KnownPasses, Passes
 from frustum.passes.plan.tree.prices import Chosen, NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats
+from frustum.passes.plan.tree.units import SearchLimits
 
 NEAR = 1.02
 """A nest within 2 % of the best one may be the best where other tensors are in SRAM already. 2026-11-28."""

@@ -2,7 +2,7 @@
 """Units one after the other: a dynamic programme over the cuts between them.
 
 The state at a cut is the set of tensors that stay in SRAM, with the share of each.  Of every state the curve says the
-fewest DRAM bytes so far, for each of `LEVELS` shares of SRAM.
+fewest DRAM bytes so far.
 """
 
 from __future__ import annotations
@@ -10,106 +10,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.passes.plan.tree.bounds import ForestBounds
 from frustum.passes.plan.tree.intervals import LayerInterval
-from frustum.passes.plan.tree.spans import Extents, Floats, Reads
+from frustum.passes.plan.tree.spans import Extents, Floats
+from frustum.passes.plan.tree.units import LEVELS, PlacedInterval, UnitPrices, shifted, wanted_below
 
-LEVELS = 64
-"""Shares of SRAM of which a curve tells: a share is about what the least tiles take. 2026-11-28."""
 Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
 """Tensors that lie in SRAM, and the share of each, in the order in which they came."""
-NOTHING_WANTED = np.full(LEVELS + 1, -np.inf)
-MOST_REPEATED = 2.0
-"""Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
-NEARLY = 1 + 1e-7
-"""Bytes so close are the same: sums of products of shares are rounded. 2026-11-28."""
-SURE = 0.8
-"""A unit of fewer layers may move so many bytes of this one's: limits of repeated work are relative. 2026-11-28."""
-NO_BOUND = 1e300
-"""Above all curves, and a number: arrays of bounds are subtracted. 2026-11-28."""
 WEIGHT_SHARE = 4
 """A weight that later units read too stays only if it takes at most this part of SRAM. 2026-11-28."""
-
-
-@dataclass(frozen=True)
-class SearchLimits:
-    """How wide the search is: the same for all networks."""
-
-    longest: int = 24
-    """Layers of a unit."""
-    depth: int = 1
-    """Loops around forests within each other."""
-    states: int = 24
-    """Sets of tensors that are followed at a cut."""
-    news: int = 3
-    """Tensors that one unit may begin to keep."""
-    steps: int = 14
-    """Steps of a loop of a nest."""
-    outer_steps: int = 6
-    """Steps of a loop around a forest."""
-    paired: int = 4
-    """Longest classes of which two may make a nest of two loops."""
-    shares: tuple[int, ...] = (8, 4, 2)
-    """Of SRAM, that a part of one tensor may take."""
-
-
-@dataclass(frozen=True, eq=False)
-class PlacedInterval:
-    """Layers [first, stop) where axes have these extents.  `number`: the same for all that are equal but for names."""
-
-    own: LayerInterval
-    extents: Extents
-    number: int
-
-    @cached_property
-    def sizes(self) -> dict[Tensor, float]:
-        """DRAM bytes of what the interval touches of each tensor from outside."""
-        reads, shares = self.own.reads, self.own.shares
-        return {t: reads.size(t, self.extents) * reads.copies(t) * shares[t] for t in self.own.outside}
-
-    @cached_property
-    def once(self) -> float:
-        """Bytes of each tensor from outside once."""
-        return sum(self.sizes.values())
-
-    def resident_key(self, resident: Mapping[Tensor, float]) -> tuple[tuple[int, float], ...]:
-        """What of these tensors concerns the interval, without names."""
-        numbers = self.own.numbers
-        return tuple(sorted((numbers[t], share) for t, share in resident.items() if t in numbers))
-
-
-class UnitPrices(Protocol):
-    """What a forest is told of its units: the search."""
-
-    capacity: int
-    limits: SearchLimits
-    layers: tuple[Layer, ...]
-    reads: Reads
-    users: Mapping[Tensor, list[int]]
-    room: Floats
-
-    def placed(self, first: int, stop: int, extents: Extents) -> PlacedInterval:
-        """Layers [first, stop)."""
-        ...
-
-    def levels(self, size: float) -> int:
-        """Shares of SRAM that so many bytes take."""
-        ...
-
-    def unit(
-        self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
-        most: Floats | None = None,
-    ) -> Floats:  # fmt: skip
-        """The curve of an interval as one unit."""
-        ...
 
 
 @dataclass
@@ -133,20 +48,6 @@ class ForestRecord:
 
     cuts: list[dict[Kept, Floats]] = field(default_factory=list)
     steps: dict[tuple[int, Kept], list[UnitStep]] = field(default_factory=dict)
-
-
-def shifted(curve: Floats, levels: int) -> Floats:
-    """The curve where so many levels of SRAM are taken."""
-    if levels <= 0:
-        return curve
-    found = np.full_like(curve, np.inf)
-    found[levels:] = curve[: max(0, len(curve) - levels)]
-    return found
-
-
-def wanted_below(bound: Floats, levels: int) -> Floats:
-    """The bound for what runs where so many levels of SRAM are taken."""
-    return bound if levels <= 0 else np.concatenate([bound[levels:], NOTHING_WANTED[:levels]])
 
 
 def part_axis(tensor: Tensor, extents: Extents, busy: Collection[Axis] = ()) -> Axis | None:
@@ -183,59 +84,31 @@ class StatePlace:
     least: float
 
 
-class Forest:
-    """Units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM.
+class Forest(ForestBounds):
+    """Units over layers [first, stop), below `most`.  `record`: where it notes what it tries."""
 
-    Bounds: with tensors in SRAM a unit saves no more than these bytes against the unit without them in as much memory
-    as both take.  So the curves of units with nothing there, less what may stay across each cut, bound what is left.
-    """
-
-    search: UnitPrices
-    first: int
-    stop: int
-    extents: Extents
-    resident: Mapping[Tensor, float]
-    depth: int
     record: ForestRecord | None
     most_states: int
     has_shares: bool
-    sizes: dict[Tensor, float]
-    """Of tensors in SRAM."""
-    bytes: dict[Tensor, float]
-    """Over the DRAM port."""
-    uses: dict[Tensor, list[int]]
-    outside: dict[Tensor, None]
-    most: NDArray[np.float64]
     top: int
     """The most memory for which a plan is wanted."""
-    bare: dict[tuple[int, int], Floats]
-    """No unit with more in SRAM moves fewer bytes than these less those of what is there."""
-    least_after: list[Floats]
-    """The fewest DRAM bytes of layers from each on, whatever lies in SRAM before."""
 
     def __init__(
         self, search: UnitPrices, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
         record: ForestRecord | None, most: Floats | None = None,
     ) -> None:  # fmt: skip
-        self.search, self.first, self.stop = search, first, stop
-        self.extents, self.resident, self.depth, self.record = extents, resident, depth, record
-        whole, limits = search.placed(first, stop, extents), search.limits
-        own = whole.own
+        super().__init__(search, first, stop, extents, resident, depth, most)
+        limits = search.limits
+        self.record = record
         self.most_states = limits.states if depth == limits.depth else limits.states // 2
         self.has_shares = bool(limits.shares)
-        self.sizes = {t: own.reads.size(t, extents) * own.shares[t] for t in own.touched}
-        self.bytes = {t: size * own.reads.copies(t) for t, size in self.sizes.items()}
-        self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
-        self.outside = own.outside
-        self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * NEARLY, NO_BOUND)
-        self.bare, self.least_after = {}, []
         self.top = int(max(np.flatnonzero(self.most > -np.inf), default=LEVELS))
 
     def curve(self) -> Floats:
         length = self.stop - self.first
         cuts: list[dict[Kept, Floats]] = [{} for _ in range(length + 1)]
         cuts[0][()] = np.zeros(LEVELS + 1)
-        if not self.find_bounds():
+        if not self.find():
             return np.full(LEVELS + 1, np.inf)
         for here in range(self.first, self.stop):
             bound = self.most - self.least_after[here - self.first]
@@ -254,87 +127,6 @@ class Forest:
         """Bytes so far, less those of later reads of what is kept."""
         saved = sum(share * self.bytes[t] * sum(k >= here for k in self.uses[t]) for t, share in kept)
         return curve[self.top] - saved, curve[self.top // 2] - saved
-
-    def last_end(self, here: int) -> int:
-        return min(self.stop, here + self.search.limits.longest)
-
-    # ------------------------------------------------------------ bounds
-
-    def find_bounds(self) -> bool:
-        """Whether any plan may be of use."""
-        search, room = self.search, self.search.room
-        length = self.stop - self.first
-        once, before = np.zeros(length + 1), np.zeros(length + 1)
-        for tensor in self.outside:
-            size = self.bytes[tensor] * (1.0 - self.resident.get(tensor, 0.0))
-            once[: self.uses[tensor][0] - self.first + 1] += size
-            before[self.uses[tensor][0] - self.first + 1 :] += size
-        if not (once[0] <= self.most).any():
-            return False
-        self.least_after = [np.full(LEVELS + 1, each) for each in once]
-        for here in range(self.stop - 1, self.first - 1, -1):
-            best = np.full(LEVELS + 1, np.inf)
-            for end in range(here + 1, self.last_end(here) + 1):
-                placed = search.placed(here, end, self.extents)
-                after, saved = self.least_after[end - self.first], self.most_saved(placed, here, end)
-                bound = self.most - (before[here - self.first] + after - saved)
-                self.bare[here, end] = found = self.of_bare(placed, here, end, bound)
-                best = np.minimum(best, found - saved + after)
-            self.least_after[here - self.first] = np.maximum(self.least_after[here - self.first], best)
-        return bool((self.least_after[0] <= self.most).any())
-
-    def of_bare(self, placed: PlacedInterval, here: int, end: int, bound: Floats) -> Floats:
-        """What no unit of these layers is below; its curve where that is below the bound."""
-        resident = {t: s for t in placed.own.outside if (s := self.resident.get(t, 0.0))}
-        least = self.least_of(placed, here, end)
-        if not (least <= bound).any():
-            return least
-        found = self.search.unit(here, end, self.extents, resident, self.depth, bound)
-        for new, old in self.storage(placed.own, here):
-            if new in placed.sizes and old in placed.sizes and not (new in resident or old in resident):
-                both, levels = placed.sizes[new] + placed.sizes[old], self.search.levels(self.sizes[old])
-                held = {**resident, new: 1.0, old: 1.0}
-                if levels <= LEVELS:
-                    unit = self.search.unit(here, end, self.extents, held, self.depth, wanted_below(bound - both, levels))
-                    found = np.minimum(found, shifted(unit, levels) + both)
-        return found
-
-    def least_of(self, placed: PlacedInterval, here: int, end: int) -> Floats:
-        """Bytes that a unit moves at least: everything once; and what all but its first or last layer move, less what
-        the two hand each other, which may be made twice."""
-        sizes = self.moved(placed)
-        found = np.full(LEVELS + 1, sum(sizes.values()))
-        for first, stop in ((here + 1, end), (here, end - 1)):
-            known = self.bare.get((first, stop))
-            sub = None if known is None else self.search.placed(first, stop, self.extents)
-            if known is not None and sub is not None and stop - first > 1 and sub.own.is_connected:
-                part = self.moved(sub)
-                more = sum(size for t, size in sizes.items() if t not in part)
-                less = sum(size for t, size in part.items() if t not in sizes)
-                np.maximum(found, SURE * known + (more - MOST_REPEATED * less), out=found)
-        return found
-
-    def moved(self, placed: PlacedInterval) -> dict[Tensor, float]:
-        """Bytes of each tensor from outside that is not in SRAM before."""
-        if not self.resident:
-            return placed.sizes
-        return {t: size * (1.0 - self.resident.get(t, 0.0)) for t, size in placed.sizes.items()}
-
-    def most_saved(self, placed: PlacedInterval, here: int, end: int) -> Floats:
-        """Bytes that tensors in SRAM may save a unit: all of them lie there together."""
-        read = made = 0.0
-        for tensor, size in placed.sizes.items():
-            if self.resident.get(tensor, 0.0) < 1.0:
-                if self.uses[tensor][0] < here:
-                    read += size
-                elif tensor in placed.own.makers and tensor not in self.outside:
-                    made += size
-        room = self.search.room * self.search.reads.dealt.clusters
-        if any(layer.storage_of is not None for layer in placed.own.layers):
-            return np.minimum(room, read) + np.minimum(room, made)  # one may lie where the other lay
-        return np.minimum(room, read + made)
-
-    # ------------------------------------------------------------ units
 
     def extend(self, here: int, end: int, states: dict[Kept, Floats], target: dict[Kept, Floats]) -> None:
         """From all states through the unit [here, end)."""
@@ -404,15 +196,8 @@ class Forest:
 
     def step(self, unit: UnitPlace, state: StatePlace, new: Kept) -> None:
         """One unit from one state, with these tensors kept from now on."""
-        search, own, sizes = self.search, unit.placed.own, self.sizes
-        size, storage = state.taken, dict[Tensor, Tensor]()
-        for tensor, share in new:
-            size += share * sizes[tensor]
-        for tensor, old in unit.storage:
-            share = dict(new).get(tensor, 0.0)
-            if share and state.known.get(old, 0.0) >= share and old not in storage.values():
-                size -= share * sizes[tensor]
-                storage[tensor] = old
+        search, own = self.search, unit.placed.own
+        size, storage = self.room(unit, state, new)
         if size > search.capacity:
             return
         levels, extra, gain, least = search.levels(size), 0.0, 0.0, state.least
@@ -439,10 +224,14 @@ class Forest:
             made = UnitStep(unit.here, state.kept, new, storage, size, resident, cost, found)
             self.record.steps.setdefault((unit.end, after), []).append(made)
 
-    def storage(self, own: LayerInterval, here: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Results of a unit that may lie where an operand lay, which nobody reads after their layers; and the operand."""
-        for new, maker in own.makers.items():
-            old = self.search.reads.storage_of(maker)
-            if old is not None and old in self.uses and not old.is_output and self.sizes[old] >= self.sizes[new]:
-                if [self.search.layers[k] for k in self.uses[old] if k >= here] == [maker]:
-                    yield new, old
+    def room(self, unit: UnitPlace, state: StatePlace, new: Kept) -> tuple[float, dict[Tensor, Tensor]]:
+        """Bytes of what stays while the unit runs, and which new tensors lie where others lay."""
+        size, storage = state.taken, dict[Tensor, Tensor]()
+        for tensor, share in new:
+            size += share * self.sizes[tensor]
+        for tensor, old in unit.storage:
+            share = dict(new).get(tensor, 0.0)
+            if share and state.known.get(old, 0.0) >= share and old not in storage.values():
+                size -= share * self.sizes[tensor]
+                storage[tensor] = old
+        return size, storage

@@ -19,7 +19,8 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.passes.plan.tree.spans import Extents, Ints, Reads
 
 GRAIN = 16
-"""Steps along axes of weights, and of sums of products, are multiples of this: channels or lines of a matrix unit. 2026-11-28."""
+"""Steps along axes of weights, and of sums of products, are multiples of this: channels or lines of a matrix unit.
+2026-11-28."""
 COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 """Numbers of passes that are tried: about a quarter more each. 2026-11-28."""
 
@@ -138,27 +139,28 @@ class IntervalKeys:
             rows.prefix.append(self.number((*rows.prefix[-1:], self._row(layer, rows))))
             rows.seen.append((len(rows.axes), len(rows.tensors)))
         axes, tensors = rows.seen[len(own.layers) - 1]
-        return self.number((
-            rows.prefix[len(own.layers) - 1], tuple(extents.get(a, a.extent) for a in itertools.islice(rows.axes, axes)),
-            tuple(t in own.outside for t in itertools.islice(rows.tensors, tensors)),
-        ))  # fmt: skip
+        sizes = tuple(extents.get(axis, axis.extent) for axis in itertools.islice(rows.axes, axes))
+        outside = tuple(tensor in own.outside for tensor in itertools.islice(rows.tensors, tensors))
+        return self.number((rows.prefix[len(own.layers) - 1], sizes, outside))
 
     def number(self, key: tuple[object, ...]) -> int:
         return self.numbers.setdefault(key, len(self.numbers))
 
     def _row(self, layer: Layer, rows: _Rows) -> tuple[object, ...]:
         axes, tensors = rows.axes, rows.tensors
+        dealt, gathered = self.reads.dealt, self.reads.gathered
 
         def at(axis: Axis) -> object:
             known = len(axes)
             number = axes.setdefault(axis, known)
-            return number if number < known else (number, axis.extent, axis.is_tap)
+            return number if number < known else (number, axis.extent, axis.is_tap, axis in dealt.axes)
 
         def of(tensor: Tensor) -> object:
             known = len(tensors)
             number = tensors.setdefault(tensor, known)
             is_weight = tensor.kind is Kind.WEIGHT
-            return number if number < known else (number, tensor.element_bits, is_weight, tensor.is_output)
+            kind = tensor.element_bits, is_weight, tensor.is_output, gathered.get(tensor, 1)
+            return number if number < known else (number, *kind)
 
         def where(position: Affine | None) -> object:
             if position is None:

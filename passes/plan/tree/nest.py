@@ -21,11 +21,11 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
-from frustum.passes.plan.tree.forest import MOST_REPEATED
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.passes import ClassTiles, Passes
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
+from frustum.passes.plan.tree.units import MOST_REPEATED
 
 NO_BYTES = 1e-3
 """A step of no size has this one, so that a byte saved has a price. 2026-11-28."""
@@ -250,8 +250,9 @@ class LoopNest:
         steps, save = np.array(taken), np.array(saved)
         border, tile = (np.where(outside, 0.0, each) for each in self.buffers)
         return NestPrices(
-            interior.outside, interior.sizes * interior.copies, np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0),
-            steps, save, border, tile, self.slices, interior.alive, interior.replaced, self._repeated(),
+            interior.outside, interior.sizes * interior.copies,
+            np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0), steps, save, border, tile, self.slices,
+            interior.alive, interior.replaced, self._repeated(),
         )  # fmt: skip
 
     def _repeated(self) -> Floats:

@@ -149,7 +149,8 @@ class Passes:
         found = np.array([row.found for row in rows])
         repeats = np.array([self._repeats(layer) for layer in self.layers])
         changes_all = np.broadcast_to(changes[:, None], shape)
-        return ClassTiles(changes_all, *(found[:, k] for k in range(5)), slices, self.counts, repeats)
+        whole, new, beside, loaded, streamed = np.moveaxis(found, 1, 0)
+        return ClassTiles(changes_all, whole, new, beside, loaded, streamed, slices, self.counts, repeats)
 
     def _row(self, tensor: Tensor) -> TensorTiles:
         found = np.empty((5, len(self.counts)), np.int64)

@@ -26,11 +26,12 @@ from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import good_nests
 from frustum.passes.plan.tree.deal import classes_to_deal
-from frustum.passes.plan.tree.forest import LEVELS, Forest, ForestRecord, PlacedInterval, SearchLimits, shifted
+from frustum.passes.plan.tree.forest import Forest, ForestRecord
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, steps_of
 from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
+from frustum.passes.plan.tree.units import LEVELS, PlacedInterval, SearchLimits, shifted
 
 SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
@@ -85,8 +86,8 @@ class PlanSearch:
     extents: dict[Axis, int]
 
     def __init__(
-        self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None, wanted: Sequence[int] = (LEVELS,),
-        known: KnownParts | None = None, dealt: Dealt | None = None,
+        self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None,
+        wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None, dealt: Dealt | None = None,
     ) -> None:  # fmt: skip
         self.network, self.capacity, self.limits = network, capacity, limits or SearchLimits()
         self.wanted = np.array(wanted)
@@ -315,32 +316,35 @@ class PlanSearch:
         return np.maximum(known, bound), None
 
 
-def searched(
-    network: AxisNetwork, capacity: int, wanted: Sequence[int] = (LEVELS,), clusters: int = 1
-) -> PlanSearch:  # fmt: skip
+def searched(network: AxisNetwork, capacity: int, clusters: int = 1) -> PlanSearch:
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    best = _dealt(network, capacity, wanted, clusters, None)
+    return min(searches(network, capacity, (LEVELS,), clusters), key=lambda search: float(search.curve[LEVELS]))
+
+
+def searches(network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int) -> Iterator[PlanSearch]:
+    """Of the network, and of those that make layers again, each below what those before it have found."""
+    known = KnownParts()
+    first = _dealt(network, capacity, wanted, clusters, known)
+    yield first
+    bound = first.curve
     for other, copies in alternatives(network, capacity / SMALL):
-        search = _dealt(other, capacity, wanted, clusters, best)
-        search.copies = copies
-        if search.curve[LEVELS] < best.curve[LEVELS]:
-            best = search
-    return best
+        search = _dealt(other, capacity, wanted, clusters, known)
+        search.copies, search.bound = copies, bound
+        yield search
+        bound = np.minimum(bound, search.curve)
 
 
 def _dealt(
-    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, best: PlanSearch | None
+    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts
 ) -> PlanSearch:  # fmt: skip
-    """The search below `best` with the class of axes dealt to clusters, of which narrow searches find the best."""
-    ways = [Dealt(group, clusters) for group in classes_to_deal(network, clusters)] if clusters > Dealt().clusters else []
-    if not ways:
-        known = best.known if best is not None and not best.reads.dealt.axes else None
-        found = PlanSearch(network, capacity, wanted=wanted, known=known)
-    else:
-        narrow = replace(SearchLimits(), **LADDER[1])
-        tried = [PlanSearch(network, capacity, narrow, wanted, dealt=way) for way in ways]
-        least = min(tried, key=lambda search: float(search.once.curve()[LEVELS]))
-        found = PlanSearch(network, capacity, wanted=wanted, known=least.known, dealt=least.reads.dealt)
-    if best is not None:
-        found.bound = best.curve
-    return found
+    """The search with the class of axes dealt to clusters, of which narrow searches find the best."""
+    narrow = replace(SearchLimits(), **LADDER[1])
+
+    def moved(dealt: Dealt) -> float:
+        search = PlanSearch(network, capacity, narrow, wanted, known, dealt)
+        return float(search.once.curve()[LEVELS])
+
+    is_one = clusters == Dealt().clusters
+    ways = [] if is_one else [Dealt(group, clusters) for group in classes_to_deal(network, clusters)]
+    dealt = min(ways, key=moved) if ways else None
+    return PlanSearch(network, capacity, wanted=wanted, known=known, dealt=dealt)

@@ -154,7 +154,8 @@ class Reads:
         }  # fmt: skip
 
     def _is_in_shares(self, layer: Layer, read: AxisRead) -> bool:
-        return read.position is not None and any(read.position.moves(axis) for axis in self.axes[layer] & self.dealt.axes)
+        dealt = self.axes[layer] & self.dealt.axes
+        return read.position is not None and any(read.position.moves(axis) for axis in dealt)
 
     def plain(self, layer: Layer, tensor: Tensor) -> dict[Axis, Axis]:
         """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""

@@ -13,14 +13,26 @@ from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.clusters import NotExchanged
 from frustum.dialects.plan.count import Counted, count
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, nodes_in, steps
+from frustum.dialects.plan.tree import (
+    Compute,
+    Halo,
+    Loop,
+    Node,
+    Over,
+    Part,
+    Resident,
+    Sequence,
+    nodes_in,
+    steps,
+)
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.best import nest_ways
-from frustum.passes.plan.tree.forest import LEVELS, NEARLY, ForestRecord, Kept, UnitStep, part_axis
+from frustum.passes.plan.tree.forest import ForestRecord, Kept, UnitStep, part_axis
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
-from frustum.passes.plan.tree.nest import NO_BYTES, Interior, LoopNest
+from frustum.passes.plan.tree.nest import NO_BYTES, LoopNest
 from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Extents
+from frustum.passes.plan.tree.units import LEVELS, NEARLY
 
 ALL = 0.999
 """A share that is as good as everything: the rest is less than a position of most tensors. 2026-11-28."""

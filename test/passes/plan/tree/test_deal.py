@@ -11,9 +11,9 @@ from plan_values import check_values
 from frustum.dialects.plan.tree import Halo, Loop, Over, nodes_in
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.deal import classes_to_deal
-from frustum.passes.plan.tree.forest import LEVELS
 from frustum.passes.plan.tree.search import searched
 from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.units import LEVELS
 
 MLP = (64, 48), (48, 192), (192, 48)
 

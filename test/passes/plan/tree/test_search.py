@@ -16,9 +16,9 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.loading import load_model
 from frustum.passes.plan.tree import search as search_module
-from frustum.passes.plan.tree.forest import LEVELS
 from frustum.passes.plan.tree.search import PlanSearch, searched
 from frustum.passes.plan.tree.trace import fitting_plan, plan_of
+from frustum.passes.plan.tree.units import LEVELS
 from frustum.passes.zoo import zoo_model
 
 OFF = 0.06

@@ -1,0 +1,116 @@
+# Tests: test/passes/plan/tree/test_search.py
+"""What a forest knows of its units: how wide the search is, where an interval lies, curves and their bounds.
+
+A curve says for each of `LEVELS` shares of SRAM the fewest DRAM bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from frustum.dialects.axes.network import Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.passes.plan.tree.intervals import LayerInterval
+from frustum.passes.plan.tree.spans import Extents, Floats, Reads
+
+LEVELS = 64
+"""Shares of SRAM of which a curve tells: a share is about what the least tiles take. 2026-11-28."""
+NOTHING_WANTED = np.full(LEVELS + 1, -np.inf)
+MOST_REPEATED = 2.0
+"""Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
+NEARLY = 1 + 1e-7
+"""Bytes so close are the same: sums of products of shares are rounded. 2026-11-28."""
+NO_BOUND = 1e300
+"""Above all curves, and a number: arrays of bounds are subtracted. 2026-11-28."""
+
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """How wide the search is: the same for all networks."""
+
+    longest: int = 24
+    """Layers of a unit."""
+    depth: int = 1
+    """Loops around forests within each other."""
+    states: int = 24
+    """Sets of tensors that are followed at a cut."""
+    news: int = 3
+    """Tensors that one unit may begin to keep."""
+    steps: int = 14
+    """Steps of a loop of a nest."""
+    outer_steps: int = 6
+    """Steps of a loop around a forest."""
+    paired: int = 4
+    """Longest classes of which two may make a nest of two loops."""
+    shares: tuple[int, ...] = (8, 4, 2)
+    """Of SRAM, that a part of one tensor may take."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedInterval:
+    """Layers [first, stop) where axes have these extents.  `number`: the same for all that are equal but for names."""
+
+    own: LayerInterval
+    extents: Extents
+    number: int
+
+    @cached_property
+    def sizes(self) -> dict[Tensor, float]:
+        """DRAM bytes of what the interval touches of each tensor from outside."""
+        reads, shares = self.own.reads, self.own.shares
+        return {t: reads.size(t, self.extents) * reads.copies(t) * shares[t] for t in self.own.outside}
+
+    @cached_property
+    def once(self) -> float:
+        """Bytes of each tensor from outside once."""
+        return sum(self.sizes.values())
+
+    def resident_key(self, resident: Mapping[Tensor, float]) -> tuple[tuple[int, float], ...]:
+        """What of these tensors concerns the interval, without names."""
+        numbers = self.own.numbers
+        return tuple(sorted((numbers[t], share) for t, share in resident.items() if t in numbers))
+
+
+class UnitPrices(Protocol):
+    """What a forest is told of its units: the search."""
+
+    capacity: int
+    limits: SearchLimits
+    layers: tuple[Layer, ...]
+    reads: Reads
+    users: Mapping[Tensor, list[int]]
+    room: Floats
+
+    def placed(self, first: int, stop: int, extents: Extents) -> PlacedInterval:
+        """Layers [first, stop)."""
+        ...
+
+    def levels(self, size: float) -> int:
+        """Shares of SRAM that so many bytes take."""
+        ...
+
+    def unit(
+        self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
+        most: Floats | None = None,
+    ) -> Floats:  # fmt: skip
+        """The curve of an interval as one unit."""
+        ...
+
+
+def shifted(curve: Floats, levels: int) -> Floats:
+    """The curve where so many levels of SRAM are taken."""
+    if levels <= 0:
+        return curve
+    found = np.full_like(curve, np.inf)
+    found[levels:] = curve[: max(0, len(curve) - levels)]
+    return found
+
+
+def wanted_below(bound: Floats, levels: int) -> Floats:
+    """The bound for what runs where so many levels of SRAM are taken."""
+    return bound if levels <= 0 else np.concatenate([bound[levels:], NOTHING_WANTED[:levels]])
