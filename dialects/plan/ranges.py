@@ -106,9 +106,11 @@ class Ranged(Named):
             if own is not None:
                 low, high = box.get(own, (0, own.extent))
                 asked = needed[layer.result] if own in layer.result.axes and not is_alone else []
-                if not asked or self.is_read_elsewhere(layer.result, inside):
+                is_asked = not is_alone and self.is_read_along(group, inside, layer, own)
+                if not is_asked or self.is_read_elsewhere(layer.result, inside):
                     asked = [*asked, *scaled(edges, own.extent, axis.extent)]
-                box[own] = max(low, min(a for a, _ in asked)), min(high, max(b for _, b in asked))
+                first = min((a for a, _ in asked), default=high)
+                box[own] = max(low, first), min(high, max((b for _, b in asked), default=first))
             found[layer.name] = box
             for tensor, part in self.reads(layer, box):
                 maker = self.network.maker.get(tensor)
@@ -119,6 +121,13 @@ class Ranged(Named):
 
     def is_read_elsewhere(self, tensor: Tensor, inside: list[Layer]) -> bool:
         return tensor.is_output or any(reader not in inside for reader in self.network.readers.get(tensor, []))
+
+    def is_read_along(self, group: Class, inside: list[Layer], layer: Layer, axis: Axis) -> bool:
+        """Whether some layer inside reads the result in ranges of this axis: in a pass those ask for some, or none."""
+        return axis in layer.result.axes and any(
+            reader in inside and group & self.moved_by(reader, layer.result).get(axis, set())
+            for reader in self.network.readers.get(layer.result, [])
+        )
 
     def reads(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
         """Boxes of operands that a part of a layer needs; none where the part is empty."""

@@ -208,6 +208,7 @@ class Forest(ForestBounds):
                 extra += share * self.bytes[tensor]
         if state.over[levels if not storage else 0] > gain:
             return
+        search.spend(1)
         left = wanted_below(state.left - extra, levels)
         if not left.max() >= least:
             return

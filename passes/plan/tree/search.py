@@ -31,12 +31,16 @@ from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, step
 from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
-from frustum.passes.plan.tree.units import LEVELS, PlacedInterval, SearchLimits, shifted
+from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval, SearchLimits, shifted
 
 SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
 MOST_ABOVE = 3
 """Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
+MOST_WORK = 300_000
+"""Units that are tried for one network, some half a minute: what wider searches find in more is little. 2026-11-28."""
+NEST_WORK = 150
+"""All nests of an interval take as long as so many units of a forest. 2026-11-28."""
 LADDER: tuple[dict[str, Any], ...] = (
     {"longest": 8, "states": 4, "news": 1, "shares": (), "depth": 0},
     {"states": 6, "news": 2, "shares": (), "depth": 0},
@@ -71,6 +75,12 @@ class KnownParts:
     nests: dict[object, Floats] = field(default_factory=dict)
     bounded: dict[object, tuple[Floats, Floats]] = field(default_factory=dict)
     """Curves of units and forests, with the bounds that they were found for."""
+    work: int = 0
+    """Units that forests tried; the nests of an interval are as much as `NEST_WORK`."""
+
+
+class EnoughWork(Exception):
+    """A search has a plan and may not look further."""
 
 
 class PlanSearch:
@@ -103,6 +113,9 @@ class PlanSearch:
         }
         self.copies: tuple[Copy, ...] = ()
         """Layers of the network that are others made again."""
+        self.record = ForestRecord()
+        """How the units of the best plans follow each other."""
+        self.may_end = False
         self.bound: Floats = np.full(LEVELS + 1, np.inf)
         """Plans that are no better are of no use."""
         self.known = known or KnownParts()
@@ -115,31 +128,41 @@ class PlanSearch:
     @cached_property
     def curve(self) -> Floats:
         """The fewest DRAM bytes of the network for every share of SRAM: a plan for less is one for more."""
-        return np.minimum.accumulate(self.root(None).curve())
+        found = np.full(LEVELS + 1, np.inf)
+        found[self.wanted] = self.most[self.wanted]
+        better = self.most < self.bound
+        return np.minimum.accumulate(np.where(better, found, np.inf))
 
-    def root(self, record: ForestRecord | None) -> Forest:
-        """The units of the whole network, below what narrower searches have found."""
-        most = np.full(LEVELS + 1, -np.inf)
-        most[self.wanted] = self.most[self.wanted]
-        return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, most)
+    def _root(self, most: Floats, record: ForestRecord | None = None) -> Forest:
+        """The units of the whole network."""
+        wanted = np.where(np.isin(np.arange(LEVELS + 1), self.wanted), most, -np.inf)
+        return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, wanted)
 
-    @property
-    def once(self) -> Forest:
-        """The units of the whole network, below nothing."""
-        most = np.where(np.isin(np.arange(LEVELS + 1), self.wanted), np.inf, -np.inf)
-        return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, None, most)
+    def moved_at_once(self) -> float:
+        """The fewest DRAM bytes that a search of these limits alone finds."""
+        return float(self._root(np.full(LEVELS + 1, np.inf)).curve()[LEVELS])
 
     @cached_property
     def most(self) -> Floats:
-        """What narrower searches find: no better plan is worse."""
-        wide, found = self.limits, self.bound
-        for narrow in LADDER:
-            self.limits = replace(wide, **narrow)
-            most = np.where(np.isin(np.arange(LEVELS + 1), self.wanted), found, -np.inf)
-            curve = Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, None, most).curve()
-            found = np.minimum(found, curve)
-        self.limits = wide
+        """The fewest bytes that narrower searches, then this one, find; each of use bounds the next.  `limits` are
+        then those of the last of use.  Where so much work is done, the rest is left out."""
+        widest, best, found = self.limits, self.limits, self.bound
+        for narrow in (*LADDER, dict[str, Any]()):
+            self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).all())
+            try:
+                curve = self._root(found, record := ForestRecord()).curve()
+            except EnoughWork:
+                break
+            if (curve[self.wanted] <= found[self.wanted] * NEARLY).all():
+                best, found, self.record = self.limits, np.minimum(found, curve), record
+        self.limits, self.may_end = best, False
         return found
+
+    def spend(self, work: int) -> None:
+        """Notes work; EnoughWork where there is a plan already and no more may be done."""
+        self.known.work += work
+        if self.may_end and self.known.work > MOST_WORK:
+            raise EnoughWork
 
     # ------------------------------------------------------------ small things
 
@@ -187,6 +210,7 @@ class PlanSearch:
     def good_nests(self, placed: PlacedInterval) -> NestPrices:
         """`best.good_nests`, found once for equal intervals."""
         if placed.number not in self.known.good:
+            self.spend(NEST_WORK)
             self.known.good[placed.number] = good_nests(
                 placed.own, placed.extents, self.room, self.limits, self._passes
             )
@@ -341,8 +365,7 @@ def _dealt(
     narrow = replace(SearchLimits(), **LADDER[1])
 
     def moved(dealt: Dealt) -> float:
-        search = PlanSearch(network, capacity, narrow, wanted, known, dealt)
-        return float(search.once.curve()[LEVELS])
+        return PlanSearch(network, capacity, narrow, wanted, known, dealt).moved_at_once()
 
     is_one = clusters == Dealt().clusters
     ways = [] if is_one else [Dealt(group, clusters) for group in classes_to_deal(network, clusters)]

@@ -34,8 +34,6 @@ from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
 
-ALL = 0.999
-"""A share that is as good as everything: the rest is less than a position of most tensors. 2026-11-28."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +112,10 @@ class _Trace:
 
     def whole(self) -> Sequence:
         search = self.search
-        record = ForestRecord()
-        search.root(record).curve()
         dealt = search.reads.dealt
         tiles = {axis: tuple(range(0, axis.extent, dealt.share(axis))) for axis in dealt.axes}
         place = TreePlace(search.extents, tiles, {}, search.limits.depth, is_dealt=not dealt.axes)
-        return self.sequence(record, 0, len(search.layers), place, LEVELS)
+        return self.sequence(search.record, 0, len(search.layers), place, LEVELS)
 
     def over_clusters(self, node: Node, own: LayerInterval) -> Node:
         """A unit of which every cluster makes its share.  Rows beyond it come from the neighbour where all have their
@@ -174,7 +170,7 @@ class _Trace:
 
     def part(self, tensor: Tensor, share: float, extents: Extents, *busy: ClassCut) -> Part | None:
         """So much of a tensor along its longest axis that no loop cuts; None: all of it."""
-        if share > ALL:
+        if share * NEARLY >= 1:
             return None
         axis = part_axis(tensor, extents, {a for cut in busy for a in cut.group})
         if axis is None:
@@ -307,7 +303,7 @@ class _Trace:
             if density > 0 and left > 0:
                 share = min(1.0, left / taken)
                 left -= share * taken
-                found[number] = (depth, 0.0, 0) if share > ALL else (found[number][0], share, depth)
+                found[number] = (depth, 0.0, 0) if share * NEARLY >= 1 else (found[number][0], share, depth)
         return found
 
 

@@ -94,6 +94,10 @@ class UnitPrices(Protocol):
         """Shares of SRAM that so many bytes take."""
         ...
 
+    def spend(self, work: int) -> None:
+        """Notes work, which may end the search."""
+        ...
+
     def unit(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
         most: Floats | None = None,
