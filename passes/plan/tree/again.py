@@ -17,6 +17,9 @@ from frustum.dialects.plan.tree import Compute, Copy, Sequence
 LONGEST = 3
 """Layers that are made again, from the tensor back. 2026-11-28."""
 
+AGAIN = ".again"
+"""How the name of a layer that is made again ends."""
+
 Again = tuple[AxisNetwork, tuple[Copy, ...]]
 
 
@@ -67,7 +70,7 @@ def _with(network: AxisNetwork, before: dict[Layer, list[Layer]]) -> Again:
     names, copies = list[str](), list[Copy]()
     for layer in network.layers:
         for source in before.get(layer, []):
-            copies.append(Copy(source.name, f"{source.name}.again"))
+            copies.append(Copy(source.name, f"{source.name}{AGAIN}"))
             names.append(copies[-1].name)
         names.append(layer.name)
     plan = Sequence((Compute(tuple(names)),), copies=tuple(copies))
