@@ -1,5 +1,5 @@
-"""What a search over plans found before: plans and curves in the cache (`runtime/model/cache.py`), under the checksum of
-the network's structure, the SRAM, the number of clusters, and the code of the search.
+"""What a search over plans found before: plans and curves in the cache (`runtime/model/cache.py`), under the checksum
+of the network's structure, the SRAM, the number of clusters, and the code of the search.
 
 No name is in the key. Plans are kept with numbered names, so that they are found again for an equal network of other
 names. What is read is sealed, parsed, and checked against the network; what it moves and holds is not counted again,
@@ -9,7 +9,6 @@ which takes longer than finding it.
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +22,9 @@ from frustum.dialects.plan.occupancy import Counted
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.renaming import Names, renamed
 from frustum.dialects.plan.text import plan_text
-from frustum.dialects.plan.tree import Copy, Node, Resident, Sequence, copies_in, nodes_in
+from frustum.dialects.plan.tree import AGAIN, Copy, Node, Resident, Sequence, copies_in, nodes_in
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree.again import AGAIN
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model.cache import Entry, cache_folder, states_of, versions_of
 from frustum.runtime.model.compiled_folder import FAILURES, MANIFEST, Json, read_sealed, sealed
@@ -60,7 +58,8 @@ class KeptSearch:
             return None
         machine = target.cluster.sram.capacity_bytes, target.chip.clusters
         parts = what, SCHEMA, machine, sys.version, *versions_of(PACKAGES), *states_of(ROOMS), structure.text
-        return KeptSearch(network, target, structure, Entry(folder / checksum([f"{each}\n".encode() for each in parts])))
+        key = checksum([f"{each}\n".encode() for each in parts])
+        return KeptSearch(network, target, structure, Entry(folder / key))
 
     def plan(self) -> tuple[Node, Counted] | None:
         """The plan that was kept, and what it was counted to move and hold; None where there is none, or it is

@@ -12,13 +12,10 @@ from collections.abc import Iterator
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import operands_of, with_copies
-from frustum.dialects.plan.tree import Compute, Copy, Sequence
+from frustum.dialects.plan.tree import AGAIN, Compute, Copy, Sequence
 
 LONGEST = 3
 """Layers that are made again, from the tensor back. 2026-11-28."""
-
-AGAIN = ".again"
-"""How the name of a layer that is made again ends."""
 
 Again = tuple[AxisNetwork, tuple[Copy, ...]]
 

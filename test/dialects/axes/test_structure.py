@@ -103,7 +103,8 @@ def test_whatever_else_changes_is_in_it(change):
 
 def test_all_fields_of_layers_tensors_and_axes_are_names_or_in_it():
     """Who adds a field adds it to the text, or says here that it is a name."""
-    found = {kind.__name__: {each.name for each in fields(kind) if each.name[0] != "_"} for kind in (Layer, Tensor, Axis)}
+    kinds = Layer, Tensor, Axis
+    found = {kind.__name__: {each.name for each in fields(kind) if each.name[0] != "_"} for kind in kinds}
     assert found == {
         "Layer": {
             "name", "role", "result", "operands", "reduced", "macs", "passes", "storage_of", "domain", "source",
