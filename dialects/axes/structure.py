@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from typing import Any
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
@@ -33,8 +34,9 @@ def structure_of(network: AxisNetwork) -> Structure | None:
     """None where several layers, several tensors or several axes have one name, which then tells nothing."""
     writer = _Writer()
     text = f"{writer.said(network.layers)}\n{writer.said(network.tensors)}"
-    owners = (*network.layers, *network.tensors)
-    kinds: tuple[Iterable[Named], ...] = network.layers, network.tensors, {a: 0 for each in owners for a in each.axes}
+    axes = {axis for layer in network.layers for axis in layer.axes}
+    axes |= {axis for tensor in network.tensors for axis in tensor.axes}
+    kinds: tuple[Iterable[Named], ...] = network.layers, network.tensors, axes
     numbers: list[dict[str, str]] = []
     for kind in kinds:
         found = [(each.name, writer.known[each]) for each in kind]
@@ -69,11 +71,11 @@ class _Writer:
         return self.all_of(value) if is_dataclass(value) else repr(value)
 
     def all_of(self, value: object) -> str:
-        kind = type(value)
+        kind: type[Any] = type(value)
         return f"{kind.__name__}({','.join(self.said(getattr(value, name)) for name in _fields(kind))})"
 
 
 @cache
-def _fields(kind: type) -> tuple[str, ...]:
+def _fields(kind: type[Any]) -> tuple[str, ...]:
     assert is_dataclass(kind)
     return tuple(each.name for each in fields(kind) if each.name not in NAMES and not each.name.startswith("_"))
