@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
 from typing import Any
 
 from frustum.dialects.axes.axis import Axis
@@ -52,6 +51,7 @@ class _Writer:
     def __init__(self) -> None:
         self.known: dict[Named, str] = {}
         self.counts = Counter[type[Named]]()
+        self.fields: dict[type[Any], list[str]] = {}
 
     def said(self, value: object) -> str:
         """Whatever fields a class gets count, unless they are names."""
@@ -70,12 +70,9 @@ class _Writer:
                 return f"{{{','.join(f'{self.said(key)}:{self.said(each)}' for key, each in value.items())}}}"
         return self.all_of(value) if is_dataclass(value) else repr(value)
 
-    def all_of(self, value: object) -> str:
-        kind: type[Any] = type(value)
-        return f"{kind.__name__}({','.join(self.said(getattr(value, name)) for name in _fields(kind))})"
-
-
-@cache
-def _fields(kind: type[Any]) -> tuple[str, ...]:
-    assert is_dataclass(kind)
-    return tuple(each.name for each in fields(kind) if each.name not in NAMES and not each.name.startswith("_"))
+    def all_of(self, value: Any) -> str:
+        kind = type(value)
+        if kind not in self.fields:
+            own = (each.name for each in fields(value))
+            self.fields[kind] = [name for name in own if name not in NAMES and not name.startswith("_")]
+        return f"{kind.__name__}({','.join(self.said(getattr(value, name)) for name in self.fields[kind])})"

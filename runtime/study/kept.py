@@ -53,7 +53,8 @@ class KeptSearch:
     @staticmethod
     def of(network: AxisNetwork, target: Target, what: str) -> KeptSearch | None:
         """`what`: PLAN or CURVE. None where the cache is off, or names do not tell the network's parts apart."""
-        folder, structure = cache_folder(), structure_of(network)
+        folder = cache_folder()
+        structure = None if folder is None else structure_of(network)
         if folder is None or structure is None:
             return None
         machine = target.cluster.sram.capacity_bytes, target.chip.clusters
