@@ -98,33 +98,47 @@ def _wrong(names: Mapping[str, str], pairs: Mapping[str, str]) -> str | None:
     return next((old for old, new in names.items() if found(old) != new), None)
 
 
-def renamed(node: Node, name: Name) -> Node:
+@dataclass(frozen=True)
+class Names:
+    """Other names for layers, tensors and axes, where each kind has its own."""
+
+    layer: Name
+    tensor: Name
+    axis: Name
+
+
+def _by_kind(name: Name | Names) -> Names:
+    return name if isinstance(name, Names) else Names(name, name, name)
+
+
+def renamed(node: Node, name: Name | Names) -> Node:
     """The node with other names of layers, tensors and axes."""
+    names = _by_kind(name)
     match node:
         case Compute():
-            sums = tuple(Sum(name(each.tensor), each.element) for each in node.sums)
-            return replace(node, layers=tuple(map(name, node.layers)), sums=sums)
+            sums = tuple(Sum(names.tensor(each.tensor), each.element) for each in node.sums)
+            return replace(node, layers=tuple(map(names.layer, node.layers)), sums=sums)
         case Loop():
-            body = renamed(node.body, name)
+            body = renamed(node.body, names)
             assert isinstance(body, Sequence)
-            return replace(node, axis=name(node.axis), body=body)
+            return replace(node, axis=names.axis(node.axis), body=body)
         case Sequence():
             return replace(
                 node,
-                children=tuple(renamed(child, name) for child in node.children),
-                residents=tuple(renamed_resident(each, name) for each in node.residents),
-                copies=tuple(Copy(name(each.layer), name(each.name)) for each in node.copies),
+                children=tuple(renamed(child, names) for child in node.children),
+                residents=tuple(renamed_resident(each, names) for each in node.residents),
+                copies=tuple(Copy(names.layer(each.layer), names.layer(each.name)) for each in node.copies),
             )
 
 
-def renamed_resident(resident: Resident, name: Name) -> Resident:
-    part = resident.part
+def renamed_resident(resident: Resident, name: Name | Names) -> Resident:
+    part, names = resident.part, _by_kind(name)
     return replace(
         resident,
-        tensor=name(resident.tensor),
-        part=part and Part(name(part.axis), part.start, part.stop),
-        storage_of=resident.storage_of and name(resident.storage_of),
-        sharded=resident.sharded and name(resident.sharded),
+        tensor=names.tensor(resident.tensor),
+        part=part and Part(names.axis(part.axis), part.start, part.stop),
+        storage_of=resident.storage_of and names.tensor(resident.storage_of),
+        sharded=resident.sharded and names.axis(resident.sharded),
     )
 
 

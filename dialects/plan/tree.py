@@ -63,6 +63,10 @@ class Sum:
     element: str
 
 
+AGAIN = ".again"
+"""How the names of copies end that a search makes."""
+
+
 @dataclass(frozen=True)
 class Copy:
     """Layer `layer` is computed once more, as a layer and a tensor called `name`."""

@@ -1,4 +1,5 @@
-"""What was compiled before: compiled folders under the checksum of all that they were made from.
+"""What was compiled before: compiled folders under the checksum of all that they were made from, and beside them plans
+that a search has found (`runtime/study/kept.py`).
 
 The folder is `$XDG_CACHE_HOME/frustum` (`~/.cache/frustum`), or what FRUSTUM_CACHE says; an empty FRUSTUM_CACHE turns
 the cache off.  An entry is a compiled folder, whose files carry their checksums: what is damaged is made anew, never
@@ -22,7 +23,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter as clock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from frustum.backend import targets
 from frustum.dialects.share_done import know
@@ -51,6 +52,7 @@ PLUG_INS = "frustum."
 KEY = re.compile("[0-9a-f]{64}")
 """The names of entries."""
 BYTE_CODE = "__pycache__"
+T = TypeVar("T")
 
 
 def cache_folder() -> Path | None:
@@ -81,31 +83,46 @@ class Entry:
             return {}
 
     def open(self) -> Job | None:
-        """What lies there; None where nothing does, or it is damaged: then it is removed."""
-        if not self.is_there:
-            return None
-        from frustum.runtime.model.compiled_folder import open_folder, remove_folder
+        """The compiled model that lies there; None where nothing does, or it is damaged: then it is removed."""
+        from frustum.runtime.model.compiled_folder import open_folder
         from frustum.runtime.report.report import Seconds
 
         started = clock()
+        found = self.read(open_folder)
+        if found is None:
+            return None
+        chain, origin = found
+        seconds = Seconds(0.0, clock() - started, cached=True)
+        return Job(chain, origin, None, seconds, chain.log)
+
+    def read(self, read: Callable[[Path], T]) -> T | None:
+        """What `read` finds in the folder; None where there is none, or it is damaged (UsageError): then it is
+        removed."""
+        from frustum.runtime.model.compiled_folder import remove_folder
+
+        if not self.is_there:
+            return None
         try:
-            chain, origin = open_folder(self.path)
+            found = read(self.path)
             os.utime(self.path)
         except UsageError:
             remove_folder(self.path)
             return None
         except OSError:  # another process has just taken it away, or the folder is not ours to touch
             return None
-        seconds = Seconds(0.0, clock() - started, cached=True)
-        return Job(chain, origin, None, seconds, chain.log)
+        return found
 
     def keep(self, job: Job) -> None:
-        """Put a compiled model here; where that cannot be, one line says so and nothing is lost."""
+        """Put a compiled model here."""
         from frustum.runtime.model.compiled_folder import write_chain
 
+        self.write(lambda folder: write_chain(folder, job.chain, job.origin))
+
+    def write(self, write: Callable[[Path], None]) -> None:
+        """Let `write` fill the folder; where that cannot be, one line says so and nothing is lost."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_folder(self.path, lambda folder: write_chain(folder, job.chain, job.origin))
+            write_folder(self.path, write)
             _make_room(self.path.parent, self.path)
         except (OSError, UsageError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error).rpartition(": ")[2]
@@ -161,19 +178,28 @@ def key_of(request: Request) -> str:
 
 def versions() -> list[str]:
     """Of the packages, of plug-ins, and of our own files, which change without a new version while they are edited."""
-    import frustum
-
-    found = []
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found.append(f"{name} {metadata.version(name)}")
+    found = versions_of(PACKAGES)
     for group in sorted(name for name in metadata.entry_points().groups if name.startswith(PLUG_INS)):
         for point in metadata.entry_points(group=group):
             found.append(f"{group} {point.name} {point.value} {point.dist.version if point.dist else ''}")
             found += _states(_files_of(point))
-    for room in ROOMS:
-        found += _states(Path(frustum.__path__[0], room).rglob("*.py"))
+    return found + states_of(ROOMS)
+
+
+def versions_of(packages: Iterable[str]) -> list[str]:
+    """Of those that are installed."""
+    found = []
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(f"{name} {metadata.version(name)}")
     return found
+
+
+def states_of(rooms: Iterable[str]) -> list[str]:
+    """Names, sizes and times of our own files in these folders."""
+    import frustum
+
+    return [state for room in rooms for state in _states(Path(frustum.__path__[0], room).rglob("*.py"))]
 
 
 def _files_of(point: metadata.EntryPoint) -> Iterator[Path]:

@@ -91,7 +91,7 @@ def write_chain(folder: Path, chain: Chain, origin: Origin | None) -> None:
         "log": list(chain.log),
         "sizes": chain.sizes,
     }
-    (folder / MANIFEST).write_bytes(_sealed(manifest))
+    (folder / MANIFEST).write_bytes(sealed(manifest))
 
 
 def _told(file: str | None) -> str | None:
@@ -125,7 +125,7 @@ def _is_own_manifest(path: Path) -> bool:
         return False
 
 
-def _sealed(manifest: Json) -> bytes:
+def sealed(manifest: Json) -> bytes:
     """The text of a manifest with its checksum as the last key."""
     text = json.dumps(manifest, indent=1, ensure_ascii=False).removesuffix("\n}").encode() + b",\n"
     return text + SEAL % hashlib.sha256(text).hexdigest().encode()
@@ -134,18 +134,7 @@ def _sealed(manifest: Json) -> bytes:
 def read_manifest(folder: Path) -> Json:
     """The manifest of a compiled folder; UsageError where it is none of ours, or a byte of it has changed."""
     path = folder / MANIFEST
-    try:
-        size = _size(path)
-        if size > MOST_MANIFEST_BYTES:
-            raise UsageError(f"{path}: error: damaged: {size} bytes long, more than any manifest")
-        text = path.read_bytes()
-        data = read_json(text)
-    except FileNotFoundError as error:
-        raise UsageError(f"{folder}: error: not a compiled folder: it has no {MANIFEST}") from error
-    except OSError as error:
-        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: error: damaged: {error}") from error
+    data, text = _parsed(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise UsageError(
             f"{path}: error: not the manifest of a compiled folder, or of another version of Frustum"
@@ -153,10 +142,37 @@ def read_manifest(folder: Path) -> Json:
     version = data.get("format", 1)
     if version != FORMAT_VERSION:
         raise UsageError(f"{path}: error: has format version {version}; {_remedy(version)}")
+    _check_seal(path, text)
+    return data
+
+
+def read_sealed(path: Path) -> Json:
+    """What `sealed` made the text of; UsageError where a byte of it has changed."""
+    data, text = _parsed(path)
+    _check_seal(path, text)
+    return dict(data)
+
+
+def _parsed(path: Path) -> tuple[Any, bytes]:
+    """What a manifest says, of whatever kind, and its text."""
+    try:
+        size = _size(path)
+        if size > MOST_MANIFEST_BYTES:
+            raise UsageError(f"{path}: error: damaged: {size} bytes long, more than any manifest")
+        text = path.read_bytes()
+        return read_json(text), text
+    except FileNotFoundError as error:
+        raise UsageError(f"{path.parent}: error: not a compiled folder: it has no {MANIFEST}") from error
+    except OSError as error:
+        raise UsageError(f"{path}: error: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: error: damaged: {error}") from error
+
+
+def _check_seal(path: Path, text: bytes) -> None:
     rest = text[: -len(SEAL % bytes(DIGEST_LETTERS))]
     if text != rest + SEAL % hashlib.sha256(rest).hexdigest().encode():
         raise UsageError(f"{path}: error: damaged: its checksum does not match")
-    return data
 
 
 def _remedy(version: object) -> str:

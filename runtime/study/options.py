@@ -93,6 +93,7 @@ class PlanOptions(Keywords):
         "write it with what it moves and holds, for `python -m frustum.check_plan ONNX TARGET FILE` to recount", "FILE",
         unsaid="nothing is written",
     )
+    no_cache: bool = option("search anew, and keep nothing for the next time", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,3 +102,4 @@ class CurveOptions(Keywords):
 
     csv: bool = option("as CSV", default=False)
     svg: str | None = option("draw it", "FILE", unsaid="it is printed")
+    no_cache: bool = option("search anew, and keep nothing for the next time", default=False)

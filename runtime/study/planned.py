@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,8 @@ class CountedPlan:
     target: Target
     tree: Node
     counted: Counted
+    cached: bool = field(default=False, compare=False)
+    """Whether it was found before, and taken from the cache."""
 
     def text(self) -> str:
         """As a file has it, with a comment behind each line: bytes over DRAM port and links, and the most SRAM."""
@@ -37,20 +39,38 @@ class CountedPlan:
         return plan_text(self.network.name, self.target.name, self.tree, comment)
 
 
-def planned(network: AxisNetwork, target: Target, tree: Node | None = None) -> CountedPlan:
+def planned(
+    network: AxisNetwork, target: Target, tree: Node | None = None, *, cache: bool = False
+) -> CountedPlan:  # fmt: skip
     """The plan with the fewest DRAM bytes on all clusters, or a given one; PlanError where it is none of the network or
-    for more clusters, DoesNotFit where it takes more SRAM than there is."""
+    for more clusters, DoesNotFit where it takes more SRAM than there is.
+
+    `cache`: take the one that was found before, and keep what is found now.
+    """
     from frustum.dialects.plan.clusters import check_clusters
     from frustum.dialects.plan.count import count
-    from frustum.passes.plan.tree.trace import fitting_plan
 
-    capacity = target.cluster.sram.capacity_bytes
     if tree is None:
-        return CountedPlan(network, target, *fitting_plan(network, capacity, target.chip.clusters))
+        return _searched(network, target, cache=cache)
     counted = count(network, tree)
     check_clusters(tree, target)
-    counted.check_fit(f"plan @{network.name}", capacity)
+    counted.check_fit(f"plan @{network.name}", target.cluster.sram.capacity_bytes)
     return CountedPlan(network, target, tree, counted)
+
+
+def _searched(network: AxisNetwork, target: Target, *, cache: bool) -> CountedPlan:
+    from frustum.runtime.study.kept import PLAN, KeptSearch
+
+    place = KeptSearch.of(network, target, PLAN) if cache else None
+    before = place.plan() if place else None
+    if before is not None:
+        return CountedPlan(network, target, *before, cached=True)
+    from frustum.passes.plan.tree.trace import fitting_plan
+
+    found, counted = fitting_plan(network, target.cluster.sram.capacity_bytes, target.chip.clusters)
+    if place:
+        place.keep_plan(found, counted)
+    return CountedPlan(network, target, found, counted)
 
 
 @dataclass(frozen=True)
@@ -99,16 +119,28 @@ class Curve:
         )
 
 
-def curve_of(network: AxisNetwork, target: Target) -> Curve:
-    """One search answers all shares of the cluster's SRAM."""
+def curve_of(network: AxisNetwork, target: Target, *, cache: bool = False) -> Curve:
+    """One search answers all shares of the cluster's SRAM; `cache` as for `planned`."""
+    from frustum.runtime.study.kept import CURVE, KeptSearch
+
+    place = KeptSearch.of(network, target, CURVE) if cache else None
+    found = place.curve() if place else None
+    if found is None:
+        found = _searched_curve(network, target)
+        if place:
+            place.keep_curve(*found)
+    return Curve(network.name, *found, network.compulsory_bytes)
+
+
+def _searched_curve(network: AxisNetwork, target: Target) -> tuple[list[int], list[int]]:
     from frustum.passes.plan.tree.search import searches
     from frustum.passes.plan.tree.trace import no_plan
-    from frustum.passes.plan.tree.units import LEVELS
+    from frustum.passes.plan.tree.units import LEVELS, NEARLY
 
     found = list(searches(network, target.cluster.sram.capacity_bytes, range(LEVELS + 1), target.chip.clusters))
     curve = np.minimum.reduce([search.curve for search in found])
     is_there = np.isfinite(curve)
     if not is_there.any():
-        raise no_plan(found[0])
-    capacities, moved = (each[is_there].astype(int).tolist() for each in (found[0].room, curve))
-    return Curve(network.name, capacities, moved, network.compulsory_bytes)
+        raise no_plan(network, target.cluster.sram.capacity_bytes)
+    capacities, moved = found[0].room[is_there].astype(int).tolist(), curve[is_there] / NEARLY
+    return capacities, np.ceil(moved).astype(int).tolist()

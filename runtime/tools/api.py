@@ -312,13 +312,14 @@ def explain(asked: ExplainKeywords) -> Explanation:
 def plan(asked: Keywords) -> tuple[CountedPlan, ...]:
     """The plan with the fewest DRAM bytes on one cluster of every network of a model, as a tree (docs/ir-plan.md).
 
-    `model` and those options of `frustum.compile` that say something of the network or the machine.
+    `model` and those options of `frustum.compile` that say something of the network or the machine; with `cache` a
+    plan that was found before is taken (`cached`), also for a network of other names.
     """
     from frustum.runtime.tools.plan import networks_of_request
 
     check_choices(asked)
     networks, target, _ = networks_of_request(asked)
-    return tuple(planned(network, target) for network in networks)
+    return tuple(planned(network, target, cache=asked.cache) for network in networks)
 
 
 @takes(Keywords)
@@ -331,7 +332,7 @@ def curve(asked: Keywords) -> tuple[Curve, ...]:
 
     check_choices(asked)
     networks, target, _ = networks_of_request(asked)
-    return tuple(curve_of(network, target) for network in networks)
+    return tuple(curve_of(network, target, cache=asked.cache) for network in networks)
 
 
 def explore(

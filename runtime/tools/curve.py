@@ -18,7 +18,7 @@ def main(options: CurveOptions) -> int:
     if options.svg is not None:
         check_writable_file(Path(options.svg))
     networks, target, _ = networks_of_request(options)
-    curves = [curve_of(network, target) for network in networks]
+    curves = [curve_of(network, target, cache=not options.no_cache) for network in networks]
     if options.svg is not None:
         for number, each in enumerate(curves):
             file = Path(options.svg)

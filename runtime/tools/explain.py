@@ -100,15 +100,15 @@ def best_trees(request: Request, plan: Report) -> dict[str, Any]:
         networks, target, _ = networks_with(request)
     except Error as error:
         return {**found, "problem": message_of(error)}
-    trees = [_best_tree(network, target) for network in networks]
+    trees = [_best_tree(network, target, cache=request.cache) for network in networks]
     sizes = [each["dram_bytes"] for each in trees if "dram_bytes" in each]
     return {**found, "dram_bytes": sum(sizes) if len(sizes) == len(trees) else None, "networks": trees}
 
 
-def _best_tree(network: AxisNetwork, target: Target) -> dict[str, Any]:
+def _best_tree(network: AxisNetwork, target: Target, *, cache: bool) -> dict[str, Any]:
     facts = {"network": network.name, "compulsory_bytes": network.compulsory_bytes}
     try:
-        counted = planned(network, target).counted
+        counted = planned(network, target, cache=cache).counted
     except Error as error:
         return {**facts, "problem": message_of(error)}
     return {**facts, "dram_bytes": counted.dram_bytes, "sram_bytes": counted.sram_bytes}

@@ -35,7 +35,7 @@ def main(options: PlanOptions) -> int:
             check_writable_file(Path(file))
     networks, target, request = networks_of_request(options)
     if options.plan is None:
-        found = [planned(network, target) for network in networks]
+        found = [planned(network, target, cache=not options.no_cache) for network in networks]
     else:
         found = given_plans(Path(options.plan), networks, target)
     if options.certificate is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import operands_of, with_copies
-from frustum.dialects.plan.tree import Compute, Copy, Sequence
+from frustum.dialects.plan.tree import AGAIN, Compute, Copy, Sequence
 
 LONGEST = 3
 """Layers that are made again, from the tensor back. 2026-11-28."""
@@ -67,7 +67,7 @@ def _with(network: AxisNetwork, before: dict[Layer, list[Layer]]) -> Again:
     names, copies = list[str](), list[Copy]()
     for layer in network.layers:
         for source in before.get(layer, []):
-            copies.append(Copy(source.name, f"{source.name}.again"))
+            copies.append(Copy(source.name, f"{source.name}{AGAIN}"))
             names.append(copies[-1].name)
         names.append(layer.name)
     plan = Sequence((Compute(tuple(names)),), copies=tuple(copies))

@@ -35,7 +35,6 @@ from frustum.passes.plan.tree.spans import Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
 
 
-
 @dataclass(frozen=True)
 class TreePlace:
     """Where in the tree a part of the plan is: extents of axes there, tiles that loops around it make of them, and what

@@ -23,7 +23,7 @@ from mixed_models import sandwich
 import frustum
 from frustum.backend.file.container import ENTRY, HEADER
 from frustum.runtime.failures import UsageError
-from frustum.runtime.model.compiled_folder import MANIFEST, _sealed
+from frustum.runtime.model.compiled_folder import MANIFEST, sealed
 from frustum.runtime.tools import cli
 
 MOST_BYTES, MOST_SECONDS = 8 << 20, 1.0
@@ -71,7 +71,7 @@ def resealed(folder: Path, change) -> None:
     data = json.loads((folder / MANIFEST).read_text())
     del data["sha256"]
     change(data)
-    (folder / MANIFEST).write_bytes(_sealed(data))
+    (folder / MANIFEST).write_bytes(sealed(data))
 
 
 def test_the_folder_runs(folder):
@@ -208,7 +208,7 @@ def test_any_lie_is_refused_in_one_line_or_harmless(compiled, data, lie):
     for key in place[:-1]:
         holder = holder[key]
     holder[place[-1]] = lie
-    path.write_bytes(_sealed(manifest))
+    path.write_bytes(sealed(manifest))
     try:
         code = cli.main(["inspect", str(compiled)])
     finally:
