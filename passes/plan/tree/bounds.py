@@ -72,9 +72,10 @@ class ForestBounds:
     def find(self) -> bool:
         """Whether any plan may be of use."""
         length = self.stop - self.first
+        least = self.search.placed(self.first, self.stop, self.extents).least
         once, before = np.zeros(length + 1), np.zeros(length + 1)
         for tensor in self.outside:
-            size = self.bytes[tensor] * (1.0 - self.resident.get(tensor, 0.0))
+            size = least[tensor] * (1.0 - self.resident.get(tensor, 0.0))
             once[: self.uses[tensor][0] - self.first + 1] += size
             before[self.uses[tensor][0] - self.first + 1 :] += size
         if not (once[0] <= self.most).any():
@@ -124,10 +125,10 @@ class ForestBounds:
         return found
 
     def moved(self, placed: PlacedInterval) -> dict[Tensor, float]:
-        """Bytes of each tensor from outside that is not in SRAM before."""
+        """The fewest bytes of each tensor from outside that is not in SRAM before."""
         if not self.resident:
-            return placed.sizes
-        return {t: size * (1.0 - self.resident.get(t, 0.0)) for t, size in placed.sizes.items()}
+            return placed.least
+        return {t: size * (1.0 - self.resident.get(t, 0.0)) for t, size in placed.least.items()}
 
     def most_saved(self, placed: PlacedInterval, here: int, end: int) -> Floats:
         """Bytes that tensors in SRAM may save a unit: all of them lie there together."""

@@ -76,6 +76,16 @@ class LayerInterval:
         }  # fmt: skip
 
     @cached_property
+    def least_shares(self) -> dict[Tensor, float]:
+        """`shares` without positions between those that are read: what no plan is below."""
+        inside = set(self.layers)
+        return {
+            t: 1.0 if t in self.makers
+            else self.reads.least_share(t, tuple(layer for layer in self.reads.users[t] if layer in inside))
+            for t in self.touched
+        }  # fmt: skip
+
+    @cached_property
     def is_connected(self) -> bool:
         """Whether every layer but the last has a reader inside: no loop else has what all of them share."""
         return len(self.lasting) <= 1

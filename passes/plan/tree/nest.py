@@ -115,7 +115,8 @@ class NestLoops:
 
     @staticmethod
     def of(interior: Interior, levels: Sequence[Passes]) -> NestLoops:
-        none = ClassTiles.unchanged(len(interior.tensors), len(interior.layers), max(interior.extents.values()))
+        longest = max(interior.extents.values(), default=1)
+        none = ClassTiles.unchanged(len(interior.tensors), len(interior.layers), longest)
         tiles = ClassTiles.joined([none, *(passes.along(interior.streams) for passes in levels)])
         first = np.cumsum([1, *(len(passes.counts) for passes in levels)])
         return NestLoops(tuple(levels), first, tiles)

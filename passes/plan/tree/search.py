@@ -232,7 +232,7 @@ class PlanSearch:
             way, bound = ways[k], best[0] if most is None else np.minimum(best[0], most)
             if (bound > least[k] * (1 + 1e-9)).any():
                 inside = {**resident, **dict.fromkeys(way.above, 1.0)}
-                body = self.forest(first, stop, way.extents, inside, depth - 1, self._most_of(way, bound))
+                body = self.forest(first, stop, way.extents, inside, depth - 1, self.most_of(way, bound))
                 curve = shifted(way.count * body, way.levels) + way.once
                 yield self._with_weights(curve, way), way
 
@@ -264,12 +264,12 @@ class PlanSearch:
     ) -> Floats:  # fmt: skip
         """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes."""
         moving = (t for t in free if t not in way.above)
-        moved = sum(self.traffic(t, way.extents) * own.shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
+        moved = sum(self.traffic(t, way.extents) * own.least_shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
         found = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
         found[: way.levels + 1] = np.inf
         return found
 
-    def _most_of(self, way: LoopWay, best: Floats) -> Floats:
+    def most_of(self, way: LoopWay, best: Floats) -> Floats:
         """Of one pass, for the loop to be below these bounds: with as many weights in SRAM as each leaves room for."""
         found = np.full(LEVELS + 1, -np.inf)
         for k in range(min(LEVELS - way.levels, self.levels(way.weights)) + 1):

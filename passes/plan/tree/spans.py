@@ -133,6 +133,7 @@ class Reads:
             for layer, reads in self.of.items()
         }
         self._shares: dict[tuple[Tensor, tuple[Layer, ...]], float] = {}
+        self._least_shares: dict[tuple[Tensor, tuple[Layer, ...]], float] = {}
         self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
 
     def size(self, tensor: Tensor, extents: Extents) -> float:
@@ -178,6 +179,19 @@ class Reads:
         if key not in self._shares:
             self._shares[key] = float(self.network.read_share(tensor, layers))
         return self._shares[key]
+
+    def least_share(self, tensor: Tensor, layers: tuple[Layer, ...]) -> float:
+        """How much of a tensor these layers read, without what lies between the positions."""
+        key = tensor, layers
+        if key not in self._least_shares:
+            seen = {axis: np.zeros(axis.extent, np.bool_) for axis in self.axes_of[tensor]}
+            for layer in layers:
+                for read in self.of[layer]:
+                    if read.tensor is tensor:
+                        at = read.position
+                        seen[read.axis] |= True if at is None else at.seen(read.axis.extent, {})
+            self._least_shares[key] = math.prod(float(each.mean()) for each in seen.values())
+        return self._least_shares[key]
 
     def storage_of(self, layer: Layer) -> Tensor | None:
         """The operand whose storage the result may take."""

@@ -31,7 +31,7 @@ from frustum.passes.plan.tree.forest import ForestRecord, Kept, UnitStep, part_a
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.nest import NO_BYTES, LoopNest
 from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
-from frustum.passes.plan.tree.spans import Extents
+from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
 
 
@@ -56,16 +56,19 @@ def fitting_plan(network: AxisNetwork, capacity: int, clusters: int = 1) -> tupl
     """The plan with the fewest DRAM bytes, and its count; DoesNotFit where none fits.  `capacity`: of each cluster.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
-    than there is, the plan for so much less is taken.
+    than there is, the plan for so much less is taken; where none of all clusters fits, one for a single cluster.
     """
-    room = capacity
-    for _ in range(TRIES):
-        plan, counted = _counted(network, plan_of(searched(network, room, clusters=clusters)))
-        if counted.sram_bytes <= capacity:
-            break
-        room = min(room - 1, room * capacity // counted.sram_bytes)
-    counted.check_fit(f"network @{network.name}", capacity)
-    return plan, counted
+    for many in dict.fromkeys((clusters, Dealt().clusters)):
+        room = capacity
+        for _ in range(TRIES):
+            search = searched(network, room, clusters=many)
+            if not np.isfinite(search.curve[LEVELS]):
+                break
+            plan, counted = _counted(network, plan_of(search))
+            if counted.sram_bytes <= capacity:
+                return plan, counted
+            room = min(room - 1, room * capacity // counted.sram_bytes)
+    raise no_plan(network, capacity)
 
 
 def _counted(network: AxisNetwork, plan: Sequence) -> tuple[Sequence, Counted]:
@@ -93,16 +96,15 @@ def _recomputed(node: Node) -> Node:
 def plan_of(search: PlanSearch) -> Sequence:
     """The plan with the fewest DRAM bytes in all of the memory; DoesNotFit where there is none."""
     if not np.isfinite(search.curve[LEVELS]):
-        raise no_plan(search)
+        raise no_plan(search.network, search.capacity)
     found = _once(_Trace(search).whole(), frozenset())
     whole = found if isinstance(found, Sequence) else Sequence((found,))
     return replace(whole, copies=search.copies)
 
 
-def no_plan(search: PlanSearch) -> DoesNotFit:
+def no_plan(network: AxisNetwork, capacity: int) -> DoesNotFit:
     """What is said where no plan fits."""
-    where, available = f"network @{search.network.name}", f"{search.capacity} B of SRAM"
-    return DoesNotFit("its smallest tiles", where, "more", available, "sram")
+    return DoesNotFit("its smallest tiles", f"network @{network.name}", "more", f"{capacity} B of SRAM", "sram")
 
 
 class _Trace:
@@ -128,9 +130,10 @@ class _Trace:
         body = node if isinstance(node, Sequence) else Sequence((node,))
         return Loop(axis.name, steps(axis.extent, dealt.share(axis)), body, halo, Over.CLUSTERS)
 
-    def forest(self, first: int, stop: int, place: TreePlace, level: int) -> Sequence:
+    def forest(self, first: int, stop: int, place: TreePlace, level: int, wanted: float) -> Sequence:
+        """The units of a forest that moves so many bytes, found below these bytes."""
         record = ForestRecord()
-        self.search.forest(first, stop, place.extents, place.resident, place.depth, _only(level), record)
+        self.search.forest(first, stop, place.extents, place.resident, place.depth, _only(level, wanted), record)
         return self.sequence(record, first, stop, place, level)
 
     def sequence(self, record: ForestRecord, first: int, stop: int, place: TreePlace, level: int) -> Sequence:
@@ -156,7 +159,8 @@ class _Trace:
             for tensor, _ in (*step.kept, *step.new):
                 residents[tensor] = replace(residents[tensor], last=k)
             inside = replace(place, resident=step.resident)
-            children.append(self.unit(step.first, end, inside, level - search.levels(step.size)))
+            left = level - search.levels(step.size)
+            children.append(self.unit(step.first, end, inside, left, float(step.cost[left])))
         return Sequence(tuple(children), tuple(r for r in residents.values() if r.part is None or r.part.stop > 0))
 
     def sharded(self, tensor: Tensor, place: TreePlace) -> str:
@@ -176,24 +180,30 @@ class _Trace:
             return Part(tensor.axes[0].name, 0, 0)
         return Part(axis.name, 0, int(share * axis.extent + 1e-6))
 
-    def unit(self, first: int, stop: int, place: TreePlace, level: int) -> Node:
+    def unit(self, first: int, stop: int, place: TreePlace, level: int, moved: float) -> Node:
+        """The unit that moves so many bytes.
+
+        Loops are looked for below these bytes, as the search found them: below nothing a forest has more states than
+        it follows, and may lose the one that leads there.
+        """
         search = self.search
         own = search.interval(first, stop)
         if not place.is_dealt and own.may_be_dealt:
-            node = self.unit(first, stop, replace(place, is_dealt=True), level)
+            node = self.unit(first, stop, replace(place, is_dealt=True), level, moved)
             has_shares = any(search.reads.dealt.axes & search.reads.axes[layer] for layer in own.layers)
             return self.over_clusters(node, own) if has_shares else node
-        only = _only(level)
-        wanted = search.unit(first, stop, place.extents, place.resident, place.depth, only)[level] * NEARLY
+        wanted = moved * NEARLY
         if search.nest(search.placed(first, stop, place.extents), place.resident)[level] <= wanted:
             return self.nest(first, stop, place, level)
-        none = [np.full(LEVELS + 1, np.inf)]
+        none, only = [np.full(LEVELS + 1, np.inf)], _only(level, wanted * NEARLY)
         for curve, way in search.loops(first, stop, place.extents, place.resident, place.depth, none, only):
             if curve[level] <= wanted:
-                return self.loop(first, stop, place, level, way)
+                return self.loop(first, stop, place, level, way, only)
         raise AssertionError(f"no unit of {own.layers[0].name} has the bytes that were found")
 
-    def loop(self, first: int, stop: int, place: TreePlace, level: int, way: LoopWay) -> Node:
+    def loop(
+        self, first: int, stop: int, place: TreePlace, level: int, way: LoopWay, most: np.ndarray
+    ) -> Node:  # fmt: skip
         search = self.search
         own = search.interval(first, stop)
         above = dict.fromkeys(way.above, 1.0)
@@ -201,15 +211,15 @@ class _Trace:
             way.extents, self.tiles(place, way), place.resident | above, place.depth - 1, place.is_dealt
         )
         left, share = level - way.levels, search.capacity / LEVELS
-        below = np.where(np.arange(LEVELS + 1) <= left, np.inf, -np.inf)
-        body = search.forest(first, stop, way.extents, inside.resident, inside.depth, below)
+        body = search.forest(first, stop, way.extents, inside.resident, inside.depth, search.most_of(way, most))
         ways = [
             (way.count * body[left - k] - (way.count - 1) * min(k * share, way.weights), k)
             for k in range(min(left, search.levels(way.weights)) + 1)
         ]
         _, k = min(ways)
         axis = own.reference(way.group)
-        loop = Loop(axis.name, self.edges(place, axis, way.step), self.forest(first, stop, inside, left - k))
+        units = self.forest(first, stop, inside, left - k, float(body[left - k]))
+        loop = Loop(axis.name, self.edges(place, axis, way.step), units)
         residents = [Resident(t.name, 0, 0, sharded=self.sharded(t, place)) for t in way.above]
         room = min(k * share, way.weights)
         for tensor in own.outside:
@@ -323,9 +333,9 @@ def _once(node: Node, held: frozenset[str]) -> Node:
     return replace(node, children=tuple(children), residents=residents)
 
 
-def _only(level: int) -> np.ndarray:
-    """Bounds that want the best plan of one size of SRAM."""
-    return np.where(np.arange(LEVELS + 1) == level, np.inf, -np.inf)
+def _only(level: int, most: float) -> np.ndarray:
+    """Bounds that want a plan of at most so many bytes for one size of SRAM."""
+    return np.where(np.arange(LEVELS + 1) == level, most, -np.inf)
 
 
 def _hull(sizes: np.ndarray, moved: np.ndarray) -> list[tuple[int, float, float]]:

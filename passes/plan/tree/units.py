@@ -66,6 +66,12 @@ class PlacedInterval:
         return {t: reads.size(t, self.extents) * reads.copies(t) * shares[t] for t in self.own.outside}
 
     @cached_property
+    def least(self) -> dict[Tensor, float]:
+        """The same, without what lies between the positions that are read."""
+        shares, least = self.own.shares, self.own.least_shares
+        return {t: size * least[t] / shares[t] if shares[t] else 0.0 for t, size in self.sizes.items()}
+
+    @cached_property
     def once(self) -> float:
         """Bytes of each tensor from outside once."""
         return sum(self.sizes.values())
