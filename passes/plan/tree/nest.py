@@ -230,7 +230,8 @@ class LoopNest:
         sizes.append(np.where(is_streamed, 0.0, sizes[-1]))
         moved.append(np.where(is_streamed, self._with_sums(streams, made, is_whole), moved[-1]))
         bytes_ = interior.sizes[None, :, None]
-        return np.array(sizes[::-1]) * bytes_, np.array(moved[::-1]) * bytes_ * interior.copies[None, :, None]
+        least = np.minimum.accumulate(np.array(moved[::-1]), axis=0)  # more room may be left empty
+        return np.array(sizes[::-1]) * bytes_, least * bytes_ * interior.copies[None, :, None]
 
     def _with_sums(self, times: Floats, made: NDArray[np.bool_], is_whole: NDArray[np.bool_]) -> Floats:
         """A sum over passes is read again in each but the first."""

@@ -69,8 +69,16 @@ class PassRanges:
 
     @cached_property
     def news(self) -> PassRanges:
-        """Without what earlier passes have had."""
-        return settled(np.maximum(self.low, _before(self.high)), self.high)
+        """Without what earlier passes have had; all of it where ranges go back, as where positions wrap around."""
+        known = np.where(self.is_forward[..., None], _before(self.high), -NOTHING)
+        return settled(np.maximum(self.low, known), self.high)
+
+    @cached_property
+    def is_forward(self) -> NDArray[np.bool_]:
+        """Whether no pass begins or ends before an earlier one, [candidates]."""
+        is_empty = self.low >= self.high
+        begins = _before(np.where(is_empty, -NOTHING, self.low)) <= self.low
+        return (is_empty | (begins & (_before(self.high) <= self.high))).all(axis=-1)
 
     def joined(self, other: PassRanges) -> PassRanges:
         if other is self:
@@ -80,7 +88,8 @@ class PassRanges:
     def beside(self, readers: PassRanges) -> Ints:
         """The most positions that earlier passes have made and that this pass or a later one still reads."""
         oldest = np.minimum.accumulate(readers.low[..., ::-1], axis=-1)[..., ::-1]
-        return np.maximum(_before(self.high) - oldest, 0).max(axis=-1)
+        found = np.maximum(_before(self.high) - oldest, 0).max(axis=-1)
+        return np.where(self.is_forward, found, 0)
 
 
 def _before(high: Ints) -> Ints:
