@@ -118,7 +118,8 @@ def _plan(data: Json, network: AxisNetwork, target: Target, structure: Structure
     tree = renamed(numbered, names)
     check_plan(network, tree)
     check_clusters(tree, target)
-    counted = Counted(*map(int, data["totals"]))
+    read, written, received, held = map(int, data["totals"])
+    counted = Counted(read, written, received, held)
     counted.check_fit(f"plan @{network.name}", target.cluster.sram.capacity_bytes)
     counted.points.update((names.layer(number), int(count)) for number, count in data["points"].items())
     for part, sizes in zip(_parts(tree), data["nodes"], strict=True):

@@ -20,7 +20,7 @@ from frustum.passes.plan.tree.trace import fitting_plan
 
 @dataclass(frozen=True)
 class SearchPlan(ModulePass):
-    """Add the plan with the fewest DRAM bytes on one cluster beside every network.
+    """Add the plan with the fewest DRAM bytes on all clusters of the target beside every network.
 
     Before: networks, and the target.  After: behind each stands its `fplan.plan`, in place of one that was there.
     Raises `DoesNotFit` where no plan fits the SRAM of a cluster.

@@ -78,7 +78,8 @@ class PassRanges:
         """Whether no pass begins or ends before an earlier one, [candidates]."""
         is_empty = self.low >= self.high
         begins = _before(np.where(is_empty, -NOTHING, self.low)) <= self.low
-        return (is_empty | (begins & (_before(self.high) <= self.high))).all(axis=-1)
+        is_forward: NDArray[np.bool_] = np.all(is_empty | (begins & (_before(self.high) <= self.high)), axis=-1)
+        return is_forward
 
     def joined(self, other: PassRanges) -> PassRanges:
         if other is self:

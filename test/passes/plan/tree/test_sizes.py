@@ -15,25 +15,15 @@ from frustum.passes.plan.tree.units import LEVELS
 
 SIZES = 13
 NETWORKS = {build.__name__: build for build in KINDS}
-RISES = {"residual": math.inf, "unet": math.inf}
-"""Where more SRAM moves more bytes, by how much: `residual` has no plan at 2,824 and 1,779 B, and one at 2,241 B;
-`unet` none at 9,308 B, and one at 7,388 B."""
-APART = {"mlp": 0.024, "conv_stack": 0.038, "residual": math.inf, "pools": 0.011, "depthwise": 0.097,
-         "unet": 0.043, "transposed": 0.022}  # fmt: skip
+APART = {"mlp": 0.024, "conv_stack": 0.038, "residual": 0.03, "pools": 0.011, "depthwise": 0.03, "unet": 0.043,
+         "transposed": 0.022}  # fmt: skip
 """Where the curve and a search for one of its sizes are further apart than 0.5 %: the levels of the larger memory are
-coarser (mlp, residual); the search for one size is worse (conv_stack, pools, -3.6 and -1 %), or finds no plan where the
-curve has one (residual); and the curve is that of the layers made again that are best in all of the memory, not for
-each size (depthwise)."""
+coarser (mlp, residual), or the search for one size is worse (conv_stack, pools, -3.6 and -1 %)."""
 NEAR = 0.005
-STEEP = {"tokens of attention": 0.058, "channels of a perceptron": 0.14, "feature maps and channels": math.inf}
+STEEP = {"tokens of attention": 0.058, "channels of a perceptron": 0.14}
 """Where neighbours are further apart than 3 %: from 254 to 255 tokens; from 64 to 65 channels, since steps are whole
-multiples of 16; and no plan is found for feature maps of 29 to 35 with 16 channels, though for less memory there is."""
+multiples of 16."""
 STEP = 0.03
-
-
-def is_within(found, limit):
-    """A plan that is missing stays so until its limit is lowered."""
-    return found == limit if math.isinf(limit) else found <= limit
 
 
 def moved(net, capacity):
@@ -59,8 +49,7 @@ def check_rises(name):
     sizes = sorted(int(total * 2 ** (-k / 3)) for k in range(SIZES))
     found = [moved(net, size) for size in sizes]
     assert found[-1] == net.compulsory_bytes
-    rises = [more / less - 1 if math.isfinite(more) else math.inf for less, more in pairwise(found) if less < more]
-    assert is_within(max(rises, default=0.0), RISES.get(name, 0.0)), list(zip(sizes, found, strict=True))
+    assert found == sorted(found, reverse=True), list(zip(sizes, found, strict=True))
 
 
 @pytest.mark.slow
@@ -87,7 +76,7 @@ def check_curve(name):
             off[level] = abs(curve[level] / own - 1) if np.isfinite(own) and np.isfinite(curve[level]) else math.inf
     least = min(level for level, each in off.items() if math.isfinite(each))
     worst = max(each for level, each in off.items() if level >= least)
-    assert is_within(worst, APART.get(name, NEAR)), off
+    assert worst <= APART.get(name, NEAR), off
 
 
 @pytest.mark.slow
@@ -109,7 +98,7 @@ def check_steps(name, sizes):
     ratios = [moved(net, capacity) / net.compulsory_bytes for net in nets]
     assert min(ratios) >= 1.0
     steps = [abs(b / a - 1) if math.isfinite(a + b) else math.inf for a, b in pairwise(ratios)]
-    assert is_within(max(steps), STEEP.get(name, STEP)), dict(zip(sizes, ratios, strict=True))
+    assert max(steps) <= STEEP.get(name, STEP), dict(zip(sizes, ratios, strict=True))
 
 
 @pytest.mark.slow(but=1)
