@@ -85,7 +85,8 @@ class CompareOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(Keywords):
-    """Print the plan of a model as a tree (docs/ir-plan.md), with DRAM bytes and SRAM of every node, on one cluster."""
+    """Print the plan of a model as a tree (docs/ir-plan.md), with DRAM bytes and SRAM of every node, on all
+    clusters of the target."""
 
     output: str | None = option("write it to a file", "FILE", flag="-o", unsaid="it is printed")
     plan: str | None = option("count this one, as written by `plan` or changed", "FILE", unsaid="one is found")

@@ -310,7 +310,7 @@ def explain(asked: ExplainKeywords) -> Explanation:
 
 @takes(Keywords)
 def plan(asked: Keywords) -> tuple[CountedPlan, ...]:
-    """The plan with the fewest DRAM bytes on one cluster of every network of a model, as a tree (docs/ir-plan.md).
+    """The plan with the fewest DRAM bytes on all clusters, of every network of a model, as a tree (docs/ir-plan.md).
 
     `model` and those options of `frustum.compile` that say something of the network or the machine; with `cache` a
     plan that was found before is taken (`cached`), also for a network of other names.

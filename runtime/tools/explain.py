@@ -84,7 +84,7 @@ def explanation(
 
 
 def best_trees(request: Request, plan: Report) -> dict[str, Any]:
-    """What the search over trees of plans reaches on one cluster, in one search, for each network; or why it has none.
+    """What the search over trees of plans reaches, in one search, for each network; or why it has none.
 
     `dram_bytes` is of all networks together, None where one has no plan; `plan_bytes` what the plan moves of tensors,
     some of which may be compressed (`is_compressed`): programs and tables of addresses are not among either.
