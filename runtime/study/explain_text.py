@@ -52,7 +52,7 @@ def _tree_lines(found: Data) -> list[str]:
     """What a search over trees of plans reaches beside what the plan moves."""
     if "tree" not in found:
         return []
-    tree, what = found["tree"], "a plan as a tree (frustum plan), on one cluster, weights uncompressed"
+    tree, what = found["tree"], "a plan as a tree (frustum plan), weights uncompressed"
     if "problem" in tree:
         return [f"{what}: none: {tree['problem']}", ""]
     lines = [f"{what}:"]
