@@ -22,6 +22,7 @@ import onnx
 import onnx_models
 import plan_nets
 import pytest
+from axis_networks import network, windows
 from mixed_models import model as network_of
 from mixed_models import node
 from plan_values import run_of
@@ -35,7 +36,9 @@ from frustum.backend.pipeline import STOPS
 from frustum.dialects.errors import Error
 from frustum.dialects.isa.tables.stored_table import TableError, read_table
 from frustum.dialects.plan.check import PlanError
-from frustum.dialects.plan.parse import parse_plan
+from frustum.dialects.plan.clusters import NotExchanged
+from frustum.dialects.plan.count import count
+from frustum.dialects.plan.parse import parse_plan, read_plan
 from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target import Target, TargetError
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
@@ -379,6 +382,14 @@ def _absent(files: SimpleNamespace) -> None:
     run_of(case, is_checked=False)
 
 
+def _late(files: SimpleNamespace) -> None:
+    """A plan in which a neighbour has a row later than it is asked for."""
+    inner = 'for "conv#2.y" step 2 of 12 { compute conv, "conv#2" }'
+    loop = f'{{ for "conv#2.y" step 4 of 12 over clusters exchanged {{ {inner} }} }}'
+    net = network(windows, (1, 2, 12, 10), (4, 2, 3, 3), (2, 4, 3, 3))
+    count(net, read_plan(f'plan @net for "edge" {loop}').node)
+
+
 def _small(files: SimpleNamespace) -> Target:
     edge = targets.load("edge")
     return replace(edge, chip=replace(edge.chip, dram=replace(edge.chip.dram, capacity_bytes=1024)))
@@ -389,6 +400,7 @@ ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {
     failures.Differs: (3, _differs),
     failures.WorseThanAllowed: (5, _worse),
     PlanError: (2, lambda files: parse_plan("plan @net for {")),
+    NotExchanged: (2, _late),
     AbsentElement: (2, _absent),
     DoesNotFit: (4, lambda files: frustum.compile(files.model, _small(files))),
     OrderDoesNotFit: (4, lambda files: frustum.compile(
