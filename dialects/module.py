@@ -35,7 +35,7 @@
 | `in_core` | layer of a unit | unit | `frustum-tile-choose-runs` | lowering of units |
 | `predicted_cycles` | unit | integer | planner | lowering of units |
 | `own_cycles` | lowered unit | integer | lowering of units | lowering of tiles |
-| `dram_bytes`, `sram_bytes` | plan | integers | `frustum-plan-check` | who reads the module |
+| `dram_bytes`, `link_bytes`, `sram_bytes` | plan | integers | `frustum-plan-check` | who reads the module |
 | `layout` | unit | string | `frustum-graph-choose-layout` | lowering of units |
 | `macs`, `own_elements` | tile computation | integer | lowering of units | lowering of tiles |
 | `layers`, `layer_kinds`, `layer_units` | program's module | one entry per layer | lowering of tiles | report |

@@ -31,7 +31,7 @@ class Structure:
 
 def structure_of(network: AxisNetwork) -> Structure | None:
     """None where several layers, several tensors or several axes have one name, which then tells nothing."""
-    writer = _Writer()
+    writer = _Text()
     text = f"{writer.said(network.layers)}\n{writer.said(network.tensors)}"
     axes = {axis for layer in network.layers for axis in layer.axes}
     axes |= {axis for tensor in network.tensors for axis in tensor.axes}
@@ -45,7 +45,7 @@ def structure_of(network: AxisNetwork) -> Structure | None:
     return Structure(text, *numbers)
 
 
-class _Writer:
+class _Text:
     """`known`: what was mentioned, each with its number; a second mention says that alone."""
 
     def __init__(self) -> None:

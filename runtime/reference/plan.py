@@ -28,16 +28,23 @@ from frustum.dialects.plan.ranges import Held, Range, is_empty, without
 from frustum.dialects.plan.tree import Compute, Loop, Node, Over, Resident, Sequence, nodes_in
 from frustum.runtime.kernels import Array
 from frustum.runtime.reference.axes import Fetch
-from frustum.runtime.reference.plan_clusters import AbsentElement, ClusterMemories, Filling, Kept, Lane, Run
+from frustum.runtime.reference.plan_clusters import (
+    AbsentElement,
+    ClusterMemories,
+    Filling,
+    Kept,
+    Lane,
+    PlanRun,
+)
 from frustum.runtime.reference.plan_layers import Points, finished, kind_of
 from frustum.runtime.reference.plan_stores import Store, Tile, points_of
 
-__all__ = ["AbsentElement", "Run", "run_plan"]
+__all__ = ["AbsentElement", "PlanRun", "run_plan"]
 
 
 def run_plan(
     network: AxisNetwork, plan: Node, arrays: Mapping[str, Array], *, is_checked: bool = True
-) -> Run:
+) -> PlanRun:
     """`arrays`: inputs and weights by the names of their tensors.  PlanError where the tree is no plan of the network
     (unless it is not checked), or reads what is not there."""
     if is_checked:
@@ -54,7 +61,7 @@ class _Machine(ClusterMemories):
         self.where: list[str] = []
         self.around: list[Loop] = []
 
-    def finished(self) -> Run:
+    def finished(self) -> PlanRun:
         for tensor, store in self.dram.items():
             if tensor.is_output and (store.done < store.total).any():
                 raise AbsentElement(f"{tensor.name}, an output, is not whole in DRAM: {_first(store)} is not there")

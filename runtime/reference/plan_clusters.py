@@ -31,7 +31,7 @@ class AbsentElement(PlanError):
 
 
 @dataclass
-class Run:
+class PlanRun:
     """What a plan made: every tensor's elements as they were made last; and what it copied.
 
     `sram_bytes`: the most that lay in buffers of a cluster at a time and was used later, without tiles of what is
@@ -85,7 +85,7 @@ class ClusterMemories(Ranged):
 
     def __init__(self, network: AxisNetwork, plan: Node, arrays: Mapping[str, Array]) -> None:
         super().__init__(network, plan)
-        self.run = Run()
+        self.run = PlanRun()
         self.dram = {tensor: self.store(tensor) for tensor in network.tensors}
         self.made = {tensor: self.store(tensor) for tensor in network.maker}
         """Every element as it was made last, which nobody reads."""

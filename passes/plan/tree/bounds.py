@@ -1,4 +1,4 @@
-# Tests: test/passes/plan/tree/test_search.py, test/passes/plan/tree/test_all_trees.py
+# Tests: test/passes/plan/tree/test_search.py
 """What no plan of a forest is below, so that only those of use are looked for.
 
 With tensors in SRAM a unit saves no more than these bytes against the unit without them in as much memory as both take.

@@ -148,7 +148,7 @@ class PlanSearch:
         then those of the last of use.  Where so much work is done, the rest is left out."""
         widest, best, found = self.limits, self.limits, self.bound
         for narrow in (*LADDER, dict[str, Any]()):
-            self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).all())
+            self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).any())
             try:
                 curve = self._root(found, record := ForestRecord()).curve()
             except EnoughWork:
@@ -186,14 +186,6 @@ class PlanSearch:
     def scaled(self, extents: dict[Axis, int]) -> dict[Axis, int]:
         """The same object for equal extents."""
         return self._scaled.setdefault(tuple(extents.values()), extents)
-
-    def size(self, tensor: Tensor, extents: Extents) -> float:
-        """Bytes of all of a tensor."""
-        return self.reads.size(tensor, extents)
-
-    def traffic(self, tensor: Tensor, extents: Extents) -> float:
-        """DRAM bytes of all of a tensor, for all clusters."""
-        return self.reads.size(tensor, extents) * self.reads.copies(tensor)
 
     # ------------------------------------------------------------ nests
 
@@ -242,8 +234,9 @@ class PlanSearch:
             if is_windowed or not (own.may_be_dealt or self.reads.dealt.axes.isdisjoint(group)):
                 continue
             still = [t for t in free if not any(axis in group for axis in t.axes)]
-            weights = sum(self.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
-            maps = sorted((t for t in still if t.kind is not Kind.WEIGHT), key=lambda t: -self.size(t, extents))
+            weights = sum(self.reads.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
+            maps = [t for t in still if t.kind is not Kind.WEIGHT]
+            maps.sort(key=lambda t: -self.reads.size(t, extents))
             axis = own.reference(group)
             for step in steps_of(own, group, extents, self.limits.outer_steps):
                 count = -(-extents[axis] // step)
@@ -252,11 +245,11 @@ class PlanSearch:
                     smaller[each] = -(-extents[each] * step // extents[axis])
                 for k in range(min(len(maps), MOST_ABOVE) + 1):
                     above = tuple(maps[:k])
-                    size = sum(self.size(t, extents) for t in above)
+                    size = sum(self.reads.size(t, extents) for t in above)
                     if size <= self.capacity:
                         sums = [t for t in maps if t in own.makers and t not in above]
-                        once = sum(self.traffic(t, extents) for t in above)
-                        once += sum((count - 1) * self.traffic(t, extents) for t in sums)
+                        once = sum(self.reads.traffic(t, extents) for t in above)
+                        once += sum((count - 1) * self.reads.traffic(t, extents) for t in sums)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
     def _least_of(
@@ -264,7 +257,8 @@ class PlanSearch:
     ) -> Floats:  # fmt: skip
         """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes."""
         moving = (t for t in free if t not in way.above)
-        moved = sum(self.traffic(t, way.extents) * own.least_shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
+        bytes_of = self.reads.traffic
+        moved = sum(bytes_of(t, way.extents) * own.least_shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
         found = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
         found[: way.levels + 1] = np.inf
         return found
@@ -311,7 +305,7 @@ class PlanSearch:
 
     def _may_loop(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> bool:
         """Whether a loop around several units may pay: it makes smaller what they hand each other."""
-        inside = (self.size(t, extents) for t in own.makers if t not in resident and t not in own.lasting)
+        inside = (self.reads.size(t, extents) for t in own.makers if t not in resident and t not in own.lasting)
         is_whole = all(share == 1.0 for share in resident.values())
         return is_whole and sum(inside) > self.capacity / SMALL
 

@@ -156,6 +156,10 @@ class Reads:
         cut = [axis for axis in tensor.axes if axis in self.dealt.axes and tensor not in self.gathered]
         return math.prod(axis.extent / self.dealt.share(axis) for axis in cut)
 
+    def traffic(self, tensor: Tensor, extents: Extents) -> float:
+        """DRAM bytes of all of a tensor, for all clusters."""
+        return self.size(tensor, extents) * self.copies(tensor)
+
     @cached_property
     def gathered(self) -> dict[Tensor, int]:
         """Tensors that clusters make in shares and that some layer reads in whole."""

@@ -225,7 +225,7 @@ class _Trace:
         for tensor in own.outside:
             is_free = tensor not in place.resident and not any(a in way.group for a in tensor.axes)
             if tensor.kind is Kind.WEIGHT and is_free and room > 0:
-                size = search.size(tensor, place.extents)
+                size = search.reads.size(tensor, place.extents)
                 part = self.part(tensor, min(1.0, room / size), place.extents)
                 if part is None or part.stop > 0:
                     residents.append(Resident(tensor.name, 0, 0, part))
