@@ -207,6 +207,9 @@ class Holding:
 class Links:
     """Counts what clusters receive from each other."""
 
+    walk: Measured
+    count: int
+    sum_bits: dict[str, int]
     lies: dict[Tensor, list[Holding]]
 
     def __init__(self, walk: Measured) -> None:

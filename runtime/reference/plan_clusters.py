@@ -67,6 +67,9 @@ class Filling(NamedTuple):
 class Sram:
     """The SRAM of a cluster."""
 
+    machine: ClusterMemories
+    clock: Clock
+
     def __init__(self, machine: ClusterMemories) -> None:
         self.machine, self.clock = machine, Clock()
         self.buffers: dict[tuple[int, Tensor], Store] = {}
@@ -82,6 +85,12 @@ class Sram:
 
 class ClusterMemories(Ranged):
     """DRAM and clusters; every copy between them is counted."""
+
+    run: PlanRun
+    dram: dict[Tensor, Store]
+    made: dict[Tensor, Store]
+    clusters: list[Sram]
+    sum_bits: dict[str, int]
 
     def __init__(self, network: AxisNetwork, plan: Node, arrays: Mapping[str, Array]) -> None:
         super().__init__(network, plan)

@@ -136,6 +136,7 @@ class IntervalKeys:
 
     reads: Reads
     layers: tuple[Layer, ...]
+    numbers: dict[object, int]
 
     def __init__(self, reads: Reads, layers: tuple[Layer, ...], numbers: dict[object, int]) -> None:
         self.reads, self.layers, self.numbers = reads, layers, numbers

@@ -115,6 +115,7 @@ class NestLoops:
 
     @staticmethod
     def of(interior: Interior, levels: Sequence[Passes]) -> NestLoops:
+        """Loops over these levels."""
         longest = max(interior.extents.values(), default=1)
         none = ClassTiles.unchanged(len(interior.tensors), len(interior.layers), longest)
         tiles = ClassTiles.joined([none, *(passes.along(interior.streams) for passes in levels)])
@@ -150,7 +151,9 @@ class LoopNest:
     less than half of its tile so is streamed."""
 
     interior: Interior
+    loops: NestLoops
     nests: NDArray[np.int64]
+    streams_little: bool
     along: list[ClassTiles]
     shape: tuple[int, int]
 

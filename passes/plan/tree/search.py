@@ -94,6 +94,9 @@ class PlanSearch:
     reads: Reads
     layers: tuple[Layer, ...]
     extents: dict[Axis, int]
+    record: ForestRecord
+    may_end: bool
+    known: KnownParts
 
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None,

@@ -124,6 +124,8 @@ class Dealt:
 class Reads:
     """Of every layer of a network what it reads, axis by axis; found once."""
 
+    network: AxisNetwork
+    dealt: Dealt
     axes_of: dict[Tensor, Dim]
 
     def __init__(self, network: AxisNetwork, dealt: Dealt | None = None) -> None:
