@@ -136,14 +136,10 @@ class PlanSearch:
         better = self.most < self.bound
         return np.minimum.accumulate(np.where(better, found, np.inf))
 
-    def _root(self, most: Floats, record: ForestRecord | None = None) -> Forest:
-        """The units of the whole network."""
+    def root(self, most: Floats, record: ForestRecord | None = None) -> Forest:
+        """The units of the whole network, below `most` where that is wanted."""
         wanted = np.where(np.isin(np.arange(LEVELS + 1), self.wanted), most, -np.inf)
         return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, wanted)
-
-    def moved_at_once(self) -> float:
-        """The fewest DRAM bytes that a search of these limits alone finds."""
-        return float(self._root(np.full(LEVELS + 1, np.inf)).curve()[LEVELS])
 
     @cached_property
     def most(self) -> Floats:
@@ -153,7 +149,7 @@ class PlanSearch:
         for narrow in (*LADDER, dict[str, Any]()):
             self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).any())
             try:
-                curve = self._root(found, record := ForestRecord()).curve()
+                curve = self.root(found, record := ForestRecord()).curve()
             except EnoughWork:
                 break
             if (curve[self.wanted] <= found[self.wanted] * NEARLY).all():
@@ -362,7 +358,8 @@ def _dealt(
     narrow = replace(SearchLimits(), **LADDER[1])
 
     def moved(dealt: Dealt) -> float:
-        return PlanSearch(network, capacity, narrow, wanted, known, dealt).moved_at_once()
+        search = PlanSearch(network, capacity, narrow, wanted, known, dealt)
+        return float(search.root(np.full(LEVELS + 1, np.inf)).curve()[LEVELS])
 
     is_one = clusters == Dealt().clusters
     ways = [] if is_one else [Dealt(group, clusters) for group in classes_to_deal(network, clusters)]
