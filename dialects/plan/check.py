@@ -46,6 +46,12 @@ class PlanError(Error):
 # ------------------------------------------------------------ the tree alone
 
 
+def sum_bits_of(plan: Node) -> dict[str, int]:
+    """Of tensors whose partial sums wait as elements of another type (`sum T as f32`), the bits of that type."""
+    sums = (each for node in nodes_in(plan) if isinstance(node, Compute) for each in node.sums)
+    return {each.tensor: ELEMENTS[each.element] for each in sums}
+
+
 def check_structure(plan: Node) -> None:
     """PlanError where the tree is none of any network."""
     for node in nodes_in(plan):

@@ -18,7 +18,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.boxes import add, elements, meet, subtract
-from frustum.dialects.plan.check import ELEMENTS, PlanError, title
+from frustum.dialects.plan.check import PlanError, sum_bits_of, title
 from frustum.dialects.plan.occupancy import Measured, Place
 from frustum.dialects.plan.ranges import Fresh, Range, Ranged, Spans, is_empty, scaled, without
 from frustum.dialects.plan.tree import (
@@ -218,8 +218,7 @@ class Links:
         """Of each tensor where it is resident, outermost first."""
         self.rolled: dict[tuple[int, Tensor], Holding] = {}
         """Places whose rows roll."""
-        sums = (each for node in nodes_in(walk.plan) if isinstance(node, Compute) for each in node.sums)
-        self.sum_bits = {each.tensor: ELEMENTS[each.element] for each in sums}
+        self.sum_bits = sum_bits_of(walk.plan)
 
     def begin(self, loop: Loop) -> None:
         """A rolling loop begins: nothing of its rows is there."""

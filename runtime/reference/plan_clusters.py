@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
-from frustum.dialects.plan.check import ELEMENTS, PlanError
+from frustum.dialects.plan.check import PlanError, sum_bits_of
 from frustum.dialects.plan.clusters import Side, clusters_of, own_part
 from frustum.dialects.plan.ranges import Held, Range, Ranged, is_empty, without
-from frustum.dialects.plan.tree import Compute, Node, Part, Resident, nodes_in
+from frustum.dialects.plan.tree import Node, Part, Resident
 from frustum.runtime.kernels import Array
 from frustum.runtime.reference.plan_layers import Points, channels_of, finished, kind_of
 from frustum.runtime.reference.plan_stores import Clock, Store, points_of
@@ -109,8 +109,7 @@ class ClusterMemories(Ranged):
         """Whether a residency began outside distributed loops."""
         self.readers: dict[int, tuple[bool, bool]] = {}
         """Whether layers read a resident, and whether some in later children do."""
-        sums = (each for node in nodes_in(plan) if isinstance(node, Compute) for each in node.sums)
-        self.sum_bits = {each.tensor: ELEMENTS[each.element] for each in sums}
+        self.sum_bits = sum_bits_of(plan)
         for tensor, store in self.dram.items():
             if tensor.kind in (Kind.INPUT, Kind.WEIGHT):
                 store.fill(arrays[tensor.name])

@@ -116,8 +116,10 @@ class ForestBounds:
         found = np.full(LEVELS + 1, sum(sizes.values()))
         for first, stop in ((here + 1, end), (here, end - 1)):
             known = self.bare.get((first, stop))
-            sub = None if known is None else self.search.placed(first, stop, self.extents)
-            if known is not None and sub is not None and stop - first > 1 and sub.own.is_connected:
+            if known is None or stop - first == 1:
+                continue
+            sub = self.search.placed(first, stop, self.extents)
+            if sub.own.is_connected:
                 part = self.moved(sub)
                 more = sum(size for t, size in sizes.items() if t not in part)
                 less = sum(size for t, size in part.items() if t not in sizes)

@@ -41,7 +41,7 @@ class Interior:
     reads: Reads
     sizes: NDArray[Any]
     copies: Floats
-    """Of each tensor how often as much as one cluster all of them move."""
+    """Of each tensor the DRAM bytes of all clusters together, as a multiple of those of one."""
     outside: NDArray[Any]
     first_user: list[Layer]
     streams: list[tuple[Layer, Axis, Axis] | None]

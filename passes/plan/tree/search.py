@@ -133,8 +133,8 @@ class PlanSearch:
         """The fewest DRAM bytes of the network for every share of SRAM: a plan for less is one for more."""
         found = np.full(LEVELS + 1, np.inf)
         found[self.wanted] = self.most[self.wanted]
-        better = self.most < self.bound
-        return np.minimum.accumulate(np.where(better, found, np.inf))
+        found[self.most >= self.bound] = np.inf
+        return np.minimum.accumulate(found)
 
     def root(self, most: Floats, record: ForestRecord | None = None) -> Forest:
         """The units of the whole network, below `most` where that is wanted."""

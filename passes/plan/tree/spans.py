@@ -154,7 +154,7 @@ class Reads:
         return math.prod([extents[axis] for axis in self.axes_of[tensor]]) * gathered * tensor.element_bits / 8
 
     def copies(self, tensor: Tensor) -> float:
-        """How often as much as one cluster all of them move: what all of them need is sent to all at once."""
+        """DRAM bytes of all clusters together, as a multiple of those of one: what all need is sent to all at once."""
         cut = [axis for axis in tensor.axes if axis in self.dealt.axes and tensor not in self.gathered]
         return math.prod(axis.extent / self.dealt.share(axis) for axis in cut)
 
