@@ -408,7 +408,7 @@ def reseal(rng: random.Random, place: Path, damage: bool) -> None:
         piece["sha256"] = fingerprint(file) if piece["kind"] == "device" else digest
     if damage:
         change_json(rng, manifest)
-    path.write_bytes(compiled_folder._sealed(manifest))
+    path.write_bytes(compiled_folder.sealed(manifest))
 
 
 def changed_words(rng: random.Random, data: bytes) -> bytes:
