@@ -59,7 +59,7 @@ class LoopWay:
     count: int
     above: tuple[Tensor, ...]
     """Tensors that lie in SRAM for all passes."""
-    extents: dict[Axis, int]
+    extents: Extents
     levels: int
     """Of SRAM that they take."""
     weights: float
@@ -93,7 +93,7 @@ class PlanSearch:
     wanted: NDArray[Any]
     reads: Reads
     layers: tuple[Layer, ...]
-    extents: dict[Axis, int]
+    extents: Extents
     record: ForestRecord
     may_end: bool
     known: KnownParts
@@ -108,8 +108,8 @@ class PlanSearch:
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
         share = self.reads.dealt.share
-        self.extents = {axis: share(axis) for layer in self.layers for axis in layer.axes}
-        self.extents |= {axis: share(axis) for tensor in network.tensors for axis in tensor.axes}
+        axes = (axis for each in (*self.layers, *network.tensors) for axis in each.axes)
+        self.extents = Extents({axis: share(axis) for axis in axes})
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users: Mapping[Tensor, list[int]] = {
             t: [number[layer] for layer in users] for t, users in self.reads.users.items()
@@ -126,7 +126,6 @@ class PlanSearch:
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
         self._passes: KnownPasses = {}
         self._placed: dict[tuple[int, int, int], PlacedInterval] = {}
-        self._scaled: dict[tuple[int, ...], dict[Axis, int]] = {tuple(self.extents.values()): self.extents}
 
     @cached_property
     def curve(self) -> Floats:
@@ -144,9 +143,12 @@ class PlanSearch:
     @cached_property
     def most(self) -> Floats:
         """The fewest bytes that narrower searches, then this one, find; each of use bounds the next.  `limits` are
-        then those of the last of use.  Where so much work is done, the rest is left out."""
+        then those of the last of use.  Where so much work is done, or nothing is left to save, the rest is left
+        out."""
         widest, best, found = self.limits, self.limits, self.bound
         for narrow in (*LADDER, dict[str, Any]()):
+            if (found[self.wanted] <= self.network.compulsory_bytes * NEARLY).all():
+                break
             self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).any())
             try:
                 curve = self.root(found, record := ForestRecord()).curve()
@@ -175,16 +177,13 @@ class PlanSearch:
         return self._intervals[first, stop]
 
     def placed(self, first: int, stop: int, extents: Extents) -> PlacedInterval:
-        """Layers [first, stop); `extents` of `scaled`."""
-        key = first, stop, id(extents)
-        if key not in self._placed:
-            own = self.interval(first, stop)
-            self._placed[key] = PlacedInterval(own, extents, self._keys.of(first, own, extents))
-        return self._placed[key]
-
-    def scaled(self, extents: dict[Axis, int]) -> dict[Axis, int]:
-        """The same object for equal extents."""
-        return self._scaled.setdefault(tuple(extents.values()), extents)
+        """Layers [first, stop)."""
+        own = self.interval(first, stop)
+        key = first, stop, self._keys.of(first, own, extents)
+        found = self._placed.get(key)
+        if found is None:
+            found = self._placed[key] = PlacedInterval(own, extents, key[2])
+        return found
 
     # ------------------------------------------------------------ nests
 
@@ -239,7 +238,7 @@ class PlanSearch:
             axis = own.reference(group)
             for step in steps_of(own, group, extents, self.limits.outer_steps):
                 count = -(-extents[axis] // step)
-                smaller = dict(extents)
+                smaller = Extents(extents)
                 for each in group:
                     smaller[each] = -(-extents[each] * step // extents[axis])
                 for k in range(min(len(maps), MOST_ABOVE) + 1):
@@ -290,7 +289,7 @@ class PlanSearch:
         higher than the best."""
         placed = self.placed(first, stop, extents)
         nest = self.nest(placed, resident)
-        if depth == 0 or not self._may_loop(placed.own, extents, resident):
+        if depth == 0 or not self._may_loop(placed, resident):
             return nest
         key = "unit", self.limits, placed.number, depth, placed.resident_key(resident)
         most, known = self._known(key, most)
@@ -302,11 +301,11 @@ class PlanSearch:
             self.known.bounded[key] = most, known
         return known
 
-    def _may_loop(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> bool:
+    def _may_loop(self, placed: PlacedInterval, resident: Mapping[Tensor, float]) -> bool:
         """Whether a loop around several units may pay: it makes smaller what they hand each other."""
-        inside = (self.reads.size(t, extents) for t in own.makers if t not in resident and t not in own.lasting)
+        held = sum(placed.inside.get(t, 0.0) for t in resident)
         is_whole = all(share == 1.0 for share in resident.values())
-        return is_whole and sum(inside) > self.capacity / SMALL
+        return is_whole and placed.handed_on - held > self.capacity / SMALL
 
     def forest(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
