@@ -32,6 +32,7 @@ from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
 from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval, SearchLimits, shifted
+from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
 
 SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
@@ -90,6 +91,7 @@ class PlanSearch:
     network: AxisNetwork
     capacity: int
     limits: SearchLimits
+    wishes: Wishes
     wanted: NDArray[Any]
     reads: Reads
     layers: tuple[Layer, ...]
@@ -101,8 +103,9 @@ class PlanSearch:
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None,
         wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None, dealt: Dealt | None = None,
+        wishes: Wishes = NO_WISHES,
     ) -> None:  # fmt: skip
-        self.network, self.capacity, self.limits = network, capacity, limits or SearchLimits()
+        self.network, self.capacity, self.limits, self.wishes = network, capacity, limits or SearchLimits(), wishes
         self.wanted = np.array(wanted)
         self.reads = Reads(network, dealt)
         self.layers = tuple(network.layers)
@@ -332,35 +335,38 @@ class PlanSearch:
         return np.maximum(known, bound), None
 
 
-def searched(network: AxisNetwork, capacity: int, clusters: int = 1) -> PlanSearch:
+def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES) -> PlanSearch:
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    return min(searches(network, capacity, (LEVELS,), clusters), key=lambda search: float(search.curve[LEVELS]))
+    found = searches(network, capacity, (LEVELS,), clusters, wishes)
+    return min(found, key=lambda search: float(search.curve[LEVELS]))
 
 
-def searches(network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int) -> Iterator[PlanSearch]:
+def searches(
+    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES
+) -> Iterator[PlanSearch]:  # fmt: skip
     """Of the network, and of those that make layers again, each below what those before it have found."""
     known = KnownParts()
-    first = _dealt(network, capacity, wanted, clusters, known)
+    first = _dealt(network, capacity, wanted, clusters, known, wishes)
     yield first
     bound = first.curve
     for other, copies in alternatives(network, capacity / SMALL):
-        search = _dealt(other, capacity, wanted, clusters, known)
+        search = _dealt(other, capacity, wanted, clusters, known, wishes)
         search.copies, search.bound = copies, bound
         yield search
         bound = np.minimum(bound, search.curve)
 
 
 def _dealt(
-    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts
+    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts, wishes: Wishes
 ) -> PlanSearch:  # fmt: skip
     """The search with the class of axes dealt to clusters, of which narrow searches find the best."""
     narrow = replace(SearchLimits(), **LADDER[1])
 
     def moved(dealt: Dealt) -> float:
-        search = PlanSearch(network, capacity, narrow, wanted, known, dealt)
+        search = PlanSearch(network, capacity, narrow, wanted, known, dealt, wishes)
         return float(search.root(np.full(LEVELS + 1, np.inf)).curve()[LEVELS])
 
     is_one = clusters == Dealt().clusters
     ways = [] if is_one else [Dealt(group, clusters) for group in classes_to_deal(network, clusters)]
     dealt = min(ways, key=moved) if ways else None
-    return PlanSearch(network, capacity, wanted=wanted, known=known, dealt=dealt)
+    return PlanSearch(network, capacity, wanted=wanted, known=known, dealt=dealt, wishes=wishes)
