@@ -70,8 +70,7 @@ def good_nests(
     the steps are coarse first, then near the good ones."""
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
     ways = nest_ways(own, extents, limits, known, costs)
-    some = room[_halves(len(room) - 1)]
-    best = _Best(nothing, some), _Best(everything, some)
+    best = _Best(nothing, room), _Best(everything, room)
     _add(best, ways, ways.singles)
     if ways.pairs:
         coarse = ways.of_two(stride=3)
@@ -91,14 +90,8 @@ def _add(best: tuple[_Best, _Best], ways: NestWays, nests: NDArray[np.int64]) ->
     return numbers[:, np.union1d(*(each.add(prices) for each in best))]
 
 
-def _halves(most: int) -> list[int]:
-    """Levels of SRAM down from the most, two for each time that it is halved: nests in between are as these."""
-    found = {round(most * share / 2**k) for k in range(most.bit_length()) for share in (1.0, 0.75)}
-    return sorted(found - {0})
-
-
 class _Best:
-    """The best of many nests for some sizes of SRAM."""
+    """The best of many nests for every size of SRAM."""
 
     def __init__(self, shares: Floats, room: Floats) -> None:
         self.shares, self.room = shares, room

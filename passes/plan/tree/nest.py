@@ -48,7 +48,9 @@ class Interior:
     streams: list[tuple[Layer, Axis, Axis] | None]
     is_streamed: NDArray[Any]
     alive: NDArray[np.float64]
-    is_made: NDArray[Any]
+    is_made: NDArray[np.bool_]
+    widening: Floats
+    """Of each tensor how much wider its sums are where they wait."""
     replaced: tuple[tuple[int, int, int], ...]
     costs: NestCosts | None
 
@@ -72,6 +74,7 @@ class Interior:
             elif self.streams[k] is not None:
                 self.alive[found[0], k] = 1
         self.is_made = np.array([t in own.makers for t in self.tensors])
+        self.widening = np.array([own.reads.widening(t) if t in own.makers else 1.0 for t in self.tensors])
         self.replaced = tuple(
             (place[layer], own.numbers[layer.result], own.numbers[old]) for layer in self.layers
             if (old := own.reads.storage_of(layer)) in own.numbers
@@ -237,6 +240,7 @@ class LoopNest:
             share = share * (own.new + own.beside) / own.whole
             sizes.append(np.where(own.changes, np.where(innermost == k, tile, share), sizes[-1]))
             moved.append(np.where(own.changes, self._with_sums(times, made, is_whole), moved[-1]))
+        sizes = [np.where(is_whole, size, size * interior.widening[:, None]) for size in sizes]
         is_streamed = self.is_streamed
         sizes.append(np.where(is_streamed, 0.0, sizes[-1]))
         moved.append(np.where(is_streamed, self._with_sums(streams, made, is_whole), moved[-1]))
@@ -245,8 +249,9 @@ class LoopNest:
         return np.array(sizes[::-1]) * bytes_, least * bytes_ * interior.copies[None, :, None]
 
     def _with_sums(self, times: Floats, made: NDArray[np.bool_], is_whole: NDArray[np.bool_]) -> Floats:
-        """A sum over passes is read again in each but the first."""
-        return np.where(made & ~is_whole, 2 * times - 1, times)
+        """A sum over passes is read again in each but the first, and whole behind the last."""
+        waits = 2 * (times - 1) * self.interior.widening[:, None] + 1
+        return np.where(made & ~is_whole, waits, times)
 
     @cached_property
     def prices(self) -> NestPrices:

@@ -109,7 +109,7 @@ class PlanSearch:
     ) -> None:  # fmt: skip
         self.network, self.capacity, self.limits, self.wishes = network, capacity, limits or SearchLimits(), wishes
         self.wanted = np.array(wanted)
-        self.reads = Reads(network, dealt)
+        self.reads = Reads(network, dealt, wishes.sum_bits)
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
         share = self.reads.dealt.share
@@ -241,6 +241,7 @@ class PlanSearch:
             weights = sum(self.reads.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
             maps = [t for t in still if t.kind is not Kind.WEIGHT]
             maps.sort(key=lambda t: -self.reads.size(t, extents))
+            wide = {t: self.reads.widening(t) if t in own.makers else 1.0 for t in maps}
             axis = own.reference(group)
             for step in steps_of(own, group, extents, self.limits.outer_steps):
                 count = -(-extents[axis] // step)
@@ -249,11 +250,12 @@ class PlanSearch:
                     smaller[each] = -(-extents[each] * step // extents[axis])
                 for k in range(min(len(maps), MOST_ABOVE) + 1):
                     above = tuple(maps[:k])
-                    size = sum(self.reads.size(t, extents) for t in above)
+                    size = sum(self.reads.size(t, extents) * wide[t] for t in above)
                     if size <= self.capacity:
                         sums = [t for t in maps if t in own.makers and t not in above]
                         once = sum(self.reads.traffic(t, extents) for t in above)
-                        once += sum((count - 1) * self.reads.traffic(t, extents) for t in sums)
+                        waits = (self.reads.traffic(t, extents) * (2 * wide[t] - 1) for t in sums)
+                        once += (count - 1) * sum(waits)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
     def _least_of(

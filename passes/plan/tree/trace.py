@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.check import Named
 from frustum.dialects.plan.clusters import NotExchanged
 from frustum.dialects.plan.count import Counted, count
 from frustum.dialects.plan.cycles import timed
@@ -23,6 +25,7 @@ from frustum.dialects.plan.tree import (
     Part,
     Resident,
     Sequence,
+    Sum,
     nodes_in,
     steps,
 )
@@ -35,6 +38,9 @@ from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
 from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
+
+
+NodeT = TypeVar("NodeT", Compute, Loop, Sequence, Node)
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,25 @@ def plan_of(search: PlanSearch) -> Sequence:
         raise no_plan(search.network, search.capacity)
     found = _once(_Trace(search).whole(), frozenset())
     whole = found if isinstance(found, Sequence) else Sequence((found,))
+    if search.wishes.sum_bits:
+        whole = _with_sums(whole, Named(search.network, whole), search, frozenset())
     return replace(whole, copies=search.copies)
+
+
+def _with_sums(node: NodeT, named: Named, search: PlanSearch, around: frozenset[Axis]) -> NodeT:
+    """The tree with the type of sums that wait, where it is not that of elements.  `around`: what loops cut."""
+    match node:
+        case Compute():
+            made = (named.layers[name] for name in node.layers)
+            sums = tuple(
+                Sum(layer.result.name, search.wishes.carry) for layer in made
+                if search.reads.widening(layer.result) > 1.0 and around & layer.combine.keys() - {*layer.result.axes}
+            )  # fmt: skip
+            return replace(node, sums=sums)
+        case Loop():
+            _, group, _ = named.class_of(node)
+            return replace(node, body=_with_sums(node.body, named, search, around | group))
+    return replace(node, children=tuple(_with_sums(child, named, search, around) for child in node.children))
 
 
 def no_plan(network: AxisNetwork, capacity: int) -> DoesNotFit:
