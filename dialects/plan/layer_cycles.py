@@ -58,6 +58,11 @@ class Product:
     """Which operand fills the lines."""
     weights: int
 
+    @property
+    def is_by_channel(self) -> bool:
+        """Whether each channel is made of one alone, as the vector unit can do it too."""
+        return not self.sums and not self.channels
+
     def work(self, extents: PartExtents, element_bytes: int, parts: tuple[Int, Int, Int]) -> Convolution:
         """What one core does where so many share groups, positions and channels."""
         groups, positions, channels = (
@@ -138,7 +143,7 @@ class ClusterCycles:
                 is_less = True if matrix is None else found < matrix
                 for_all = for_all + is_less * (own - for_all)
                 matrix = found if matrix is None else smaller(matrix, found)
-        is_on_matrix = matrix <= vector
+        is_on_matrix = matrix <= vector if products[0].is_by_channel else 1
         for_all = for_all * is_on_matrix
         return LayerCycles(matrix * is_on_matrix, vector * (1 - is_on_matrix), self.copied(copies - for_all, for_all))
 
