@@ -201,10 +201,28 @@ class AxisNetwork:
 
     @cached_property
     def _needed(self) -> dict[Tensor, dict[Axis, Mask]]:
-        """Of every tensor the positions along each axis that outputs need, from the last layer back."""
+        """Of every tensor the positions along each axis that outputs need, from the last layer back; again until
+        nothing is new where layers read what later ones make."""
         needed: dict[Tensor, dict[Axis, Mask]] = {
             t: {axis: np.full(axis.extent, t.is_output) for axis in t.axes} for t in self.tensors
         }
+        known = -1
+        while known < (known := sum(int(mask.sum()) for masks in needed.values() for mask in masks.values())):
+            self._need(needed)
+            if not self._has_early_reads:
+                break
+        return needed
+
+    @cached_property
+    def _has_early_reads(self) -> bool:
+        """Whether a layer reads its own result, or that of a later layer."""
+        place = {layer: k for k, layer in enumerate(self.layers)}
+        return any(
+            place[reader] <= place[layer] for layer in self.layers for reader in self.readers.get(layer.result, [])
+        )
+
+    def _need(self, needed: dict[Tensor, dict[Axis, Mask]]) -> None:
+        """Adds what layers read for what is needed of their results."""
         for layer in reversed(self.layers):
             made = needed[layer.result]
             for operand in layer.operands:
@@ -213,7 +231,6 @@ class AxisNetwork:
                         is_all = operand.is_all or position is None
                         seen = needed[piece.tensor][axis]
                         seen |= True if is_all or position is None else position.seen(axis.extent, made)
-        return needed
 
     def read_share(self, tensor: Tensor, layers: Iterable[Layer] | None = None) -> Fraction:
         """How much of a tensor lies in the smallest box around what these layers read of it; all, if none is named."""
