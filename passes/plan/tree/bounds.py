@@ -64,10 +64,16 @@ class ForestBounds:
         self.outside = own.outside
         self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * NEARLY, NO_BOUND)
         self.bare, self.least_after = {}, []
+        place = {layer: k for k, layer in enumerate(search.layers)} if search.reads.cycles else {}
+        self.cycles = [(place[each.layers[0]], place[each.layers[-1]] + 1) for each in search.reads.cycles]
+        """Where those of the whole network begin and end."""
 
     def last_end(self, here: int) -> int:
-        """Where the longest unit from here ends."""
-        return min(self.stop, here + self.search.limits.longest)
+        """Where the longest unit from here ends: not inside of what carries states."""
+        end = here + self.search.limits.longest
+        while inside := [stop for first, stop in self.cycles if first < end < stop]:
+            end = max(inside)
+        return min(self.stop, end)
 
     def find(self) -> bool:
         """Whether any plan may be of use."""
@@ -119,7 +125,7 @@ class ForestBounds:
             if known is None or stop - first == 1:
                 continue
             sub = self.search.placed(first, stop, self.extents)
-            if sub.own.is_connected:
+            if sub.own.is_connected and not sub.own.cuts_a_cycle:
                 part = self.moved(sub)
                 more = sum(size for t, size in sizes.items() if t not in part)
                 less = sum(size for t, size in part.items() if t not in sizes)

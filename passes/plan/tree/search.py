@@ -112,7 +112,7 @@ class PlanSearch:
         self.extents |= {axis: share(axis) for tensor in network.tensors for axis in tensor.axes}
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users: Mapping[Tensor, list[int]] = {
-            t: [number[layer] for layer in users] for t, users in self.reads.users.items()
+            t: sorted(number[layer] for layer in users) for t, users in self.reads.users.items()
         }
         self.copies: tuple[Copy, ...] = ()
         """Layers of the network that are others made again."""
@@ -189,8 +189,9 @@ class PlanSearch:
     # ------------------------------------------------------------ nests
 
     def nest(self, placed: PlacedInterval, resident: Mapping[Tensor, float]) -> Floats:
-        """The curve of the best nest; infinite where a cluster needs what others make inside."""
-        if not placed.own.may_be_dealt:
+        """The curve of the best nest; infinite where a cluster needs what others make inside, and where no loop has
+        all steps of what is carried."""
+        if not placed.own.may_be_dealt or not placed.own.may_be_nest:
             return np.full(LEVELS + 1, np.inf)
         key = placed.number, placed.resident_key(resident)
         if key not in self.known.nests:
@@ -290,7 +291,7 @@ class PlanSearch:
         higher than the best."""
         placed = self.placed(first, stop, extents)
         nest = self.nest(placed, resident)
-        if depth == 0 or not self._may_loop(placed.own, extents, resident):
+        if depth == 0 or placed.own.cuts_a_cycle or not self._may_loop(placed.own, extents, resident):
             return nest
         key = "unit", self.limits, placed.number, depth, placed.resident_key(resident)
         most, known = self._known(key, most)

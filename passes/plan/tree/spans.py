@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis, Dim
 from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.recurrence import AxisCycle, cycles_of
 from frustum.dialects.axes.tensor import Tensor
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -127,6 +128,8 @@ class Reads:
     network: AxisNetwork
     dealt: Dealt
     axes_of: dict[Tensor, Dim]
+    cycles: list[AxisCycle]
+    """Layers that carry states, in the order of the network."""
 
     def __init__(self, network: AxisNetwork, dealt: Dealt | None = None) -> None:
         self.network, self.dealt = network, dealt or Dealt()
@@ -140,6 +143,9 @@ class Reads:
         for layer in network.layers:
             for tensor in dict.fromkeys((*(read.tensor for read in self.of[layer]), layer.result)):
                 self.users[tensor] += (layer,)
+        self.cycles = cycles_of(network.layers)
+        for tensor in (tensor for each in self.cycles for tensor in each.carried):
+            self.users[tensor] = tuple(sorted(self.users[tensor], key=lambda layer: layer.result is not tensor))
         self.touched: dict[Layer, tuple[Tensor, ...]] = {
             layer: tuple(dict.fromkeys((*(read.tensor for read in reads), layer.result)))
             for layer, reads in self.of.items()
