@@ -8,8 +8,8 @@ from xdsl.ir import Block
 
 from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine, Guard, Piece, View
-from frustum.dialects.axes.axis import dim
-from frustum.dialects.axes.network import AxisNetwork, Operand
+from frustum.dialects.axes.axis import Axis, dim
+from frustum.dialects.axes.network import AxisNetwork, Combine, Layer, Operand
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.graph.axes.reader import Reader
 from frustum.dialects.plan.count import count
@@ -77,6 +77,13 @@ class Steps:
         self.reader.read(op)
         return op.results[0]
 
+    def turned(self, x):
+        """From the last step to the first one."""
+        shape = g.shape_of(x)
+        op = g.SliceOp(x, (shape[0] - 1, 0, 0), shape, (-1, 1, 1))
+        self.reader.read(op)
+        return op.results[0]
+
     def carries(self, state, made, back=1):
         """The state is what this value was so many steps before."""
         (old,) = (piece.tensor for piece in self.reader.view(state).pieces)
@@ -118,24 +125,55 @@ def sigmoid(x):
 def lstm(steps, channels, batch=1, inputs=None, *, is_begun=False, is_last=False, element=f32):
     """Layers `w`, `r`, `i`, `f`, `g`, `o`, `keep`, `new`, `c`, `act`, `h`; with `is_last` one more, `y`, of the last
     step's `h` alone."""
-    net, size = Steps(element), inputs or channels
-    x = net.given("x", steps, batch, size, kind=Kind.INPUT)
-    weights = net.given("W", size, 4 * channels), net.given("R", channels, 4 * channels)
+    net = Steps(element)
+    x = net.given("x", steps, batch, inputs or channels, kind=Kind.INPUT)
     first = [net.given(name, batch, channels, kind=Kind.INPUT) for name in ("h0", "c0")] if is_begun else [None] * 2
+    h = _lstm(net, x, channels, first)
+    last = net.unary("y", "abs", _step(net, h, steps - 1)) if is_last else h
+    found = lstm_by_hand(**net.arrays)
+    return Recurrent(net.done(last), net.arrays, {"y": abs(found[-1:])} if is_last else {"h": found})
+
+
+def _lstm(net, x, channels, first=(None, None), end=""):
+    """The hidden state of a network's own layer; `end`: of the names of its layers and weights."""
+    steps, batch, size = g.shape_of(x)
+    weights = net.given(f"W{end}", size, 4 * channels), net.given(f"R{end}", channels, 4 * channels)
     before, cell = (net.state((steps, batch, channels), x, each) for each in first)
-    w = net.layer("w", g.MatmulOp(x, weights[0]))
-    r = net.layer("r", g.MatmulOp(before, weights[1], residual=w))
+    w = net.layer(f"w{end}", g.MatmulOp(x, weights[0]))
+    r = net.layer(f"r{end}", g.MatmulOp(before, weights[1], residual=w))
     kinds = {"i": "sigmoid", "f": "sigmoid", "g": "tanh", "o": "sigmoid"}
-    gates = [net.unary(name, kind, net.part(r, k, channels)) for k, (name, kind) in enumerate(kinds.items())]
-    keep, new = net.binary("keep", "mul", gates[1], cell), net.binary("new", "mul", gates[0], gates[2])
-    c = net.binary("c", "add", keep, new)
-    h = net.binary("h", "mul", gates[3], net.unary("act", "tanh", c))
+    gates = [net.unary(f"{n}{end}", kind, net.part(r, k, channels)) for k, (n, kind) in enumerate(kinds.items())]
+    keep, new = (net.binary(f"{n}{end}", "mul", *own) for n, own in (("keep", (gates[1], cell)), ("new", gates[::2])))
+    c = net.binary(f"c{end}", "add", keep, new)
+    h = net.binary(f"h{end}", "mul", gates[3], net.unary(f"act{end}", "tanh", c))
     net.carries(before, h)
     net.carries(cell, c)
-    last = net.unary("y", "abs", _step(net, h, steps - 1)) if is_last else h
-    network = net.done(last)
-    found = lstm_by_hand(**net.arrays)
-    return Recurrent(network, net.arrays, {"y": abs(found[-1:])} if is_last else {"h": found})
+    return h
+
+
+def stacked(steps, channels, layers, *, element=f32):
+    """Several, each over what the one before makes; names end in its number."""
+    net = Steps(element)
+    h = net.given("x", steps, 1, channels, kind=Kind.INPUT)
+    for k in range(layers):
+        h = _lstm(net, h, channels, end=str(k))
+    found = net.arrays["x"]
+    for k in range(layers):
+        found = lstm_by_hand(found, net.arrays[f"W{k}"], net.arrays[f"R{k}"])
+    return Recurrent(net.done(h), net.arrays, {f"h{layers - 1}": found})
+
+
+def both_ways(steps, channels, *, element=f32):
+    """One from the first step on, one from the last step back, side by side; names end in `0` and `1`."""
+    net = Steps(element)
+    x = net.given("x", steps, 1, channels, kind=Kind.INPUT)
+    ways = [_lstm(net, x, channels, end="0"), net.turned(_lstm(net, net.turned(x), channels, end="1"))]
+    concat = g.ConcatOp(ways, 2)
+    net.reader.read(concat)
+    y = net.unary("y", "abs", concat.results[0])
+    a = net.arrays
+    found = lstm_by_hand(a["x"], a["W0"], a["R0"]), lstm_by_hand(a["x"][::-1], a["W1"], a["R1"])[::-1]
+    return Recurrent(net.done(y), a, {"y": abs(np.concatenate(found, -1))})
 
 
 def _step(net, x, k):
@@ -153,6 +191,47 @@ def lstm_by_hand(x, W, R, h0=0.0, c0=0.0):
         h = sigmoid(o) * np.tanh(c)
         found.append(h)
     return np.array(found)
+
+
+def page_lstm(steps=80, channels=64):
+    """The network of the page on plans: layers without operations."""
+
+    def axis(name, extent):
+        return Axis(name, extent, is_named=True)
+
+    def tensor(name, *axes, kind=Kind.INTERMEDIATE):
+        return Tensor(name, tuple((each,) for each in axes), 16, kind)
+
+    def read(tensor, *positions, guards=()):
+        places = (Affine.of(each) if isinstance(each, Axis) else each for each in positions)
+        return Operand((Piece(tensor, tuple(zip(tensor.axes, places, strict=True)), guards),))
+
+    time, gate, n, size, k = (
+        axis(name, extent) for name, extent in
+        (("time", steps), ("gate", 4), ("n", channels), ("size", channels), ("k", channels))
+    )  # fmt: skip
+    x = tensor("x", time, size, kind=Kind.INPUT)
+    w, r, b = (
+        tensor(f"lstm.{name}", *axes, kind=Kind.WEIGHT) for name, axes in
+        (("w", (size, gate, n)), ("r", (k, gate, n)), ("b", (gate, n)))
+    )  # fmt: skip
+    of_x, gates = (tensor(f"lstm.{name}", time, gate, n) for name in ("input", "gates"))
+    c, h = (tensor(f"lstm.{name}", time, n) for name in "ch")
+    h.is_output = True
+    before = Affine.of(time, 1, -1)
+    guards = (Guard(before, 0, steps),)
+    parts = [read(gates, time, Affine((), part), n) for part in range(4)]
+    layers = [
+        _layer("input", of_x, [read(x, time, size), read(w, size, gate, n), read(b, gate, n)], size),
+        _layer("gates", gates, [read(h, before, k, guards=guards), read(r, k, gate, n), read(of_x, time, gate, n)], k),
+        _layer("cell", c, [*parts[:3], read(c, before, n, guards=guards)]),
+        _layer("hidden", h, [parts[3], read(c, time, n)]),
+    ]
+    return AxisNetwork("lstm", layers, [x, w, r, b, of_x, gates, c, h])
+
+
+def _layer(role, result, operands, *summed):
+    return Layer(f"lstm.{role}", role, result, tuple(operands), dict.fromkeys(summed, Combine.SUM), macs=len(summed))
 
 
 def gru(steps, channels, batch=1, *, element=f32):

@@ -1,7 +1,8 @@
 """What is said of plans that cut a recurrence."""
 
 import pytest
-from recurrent_nets import filtered, lstm
+from random_plans import PAGE_PLANS
+from recurrent_nets import filtered, lstm, page_lstm
 
 from frustum.dialects.plan.check import PlanError, check_plan
 from frustum.dialects.plan.count import count
@@ -69,3 +70,14 @@ def test_a_layer_that_looks_ahead_stands_after_the_loop():
         count(network, plan_of(network, "for x.0 step 1 of 5 rolling { compute keep, c, y }").node)
     apart = plan_of(network, "{ resident a, c for x.0 step 1 of 5 rolling { compute keep, c } compute y }")
     assert count(network, apart.node).dram_bytes == network.compulsory_bytes
+
+
+def test_the_plan_of_the_page_moves_what_the_page_says():
+    (text,) = [each for each in PAGE_PLANS if "@lstm" in each]
+    network = page_lstm()
+    again = text.replace("resident lstm.h ", "")
+    plans = [read_plan(each, lambda _: extents_of(network), "a.plan").node for each in (text, again)]
+    once, twice = (count(network, plan) for plan in plans)
+    assert (once.read_bytes, once.write_bytes) == (10_240 + 66_048, 10_240)
+    assert once.dram_bytes == network.compulsory_bytes
+    assert twice.dram_bytes - once.dram_bytes == 10_112
