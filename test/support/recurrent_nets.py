@@ -263,8 +263,8 @@ def gru_by_hand(x, W, R):
 
 
 def filtered(steps, channels, *, back=1, ahead=0, batch=1):
-    """Layers `keep` and `c`, a running mean; with `ahead` one more, `y`, of what is so many steps later, in place of
-    those whose steps are beyond the last one."""
+    """Layers `keep` and `c`, a running mean; with `ahead` one more, `y`, of what is so many steps later (or earlier):
+    zero beyond the first and last step."""
     net, shape = Steps(), (steps, batch, channels)
     x = net.given("x", *shape, kind=Kind.INPUT)
     a = net.given("a", 1, channels)
@@ -274,17 +274,24 @@ def filtered(steps, channels, *, back=1, ahead=0, batch=1):
     found = list(np.zeros((back, batch, channels)))
     for own in net.arrays["x"]:
         found.append(net.arrays["a"] * found[-back] + own)
+    found = np.array(found[back:])
     if not ahead:
-        return Recurrent(net.done(c), net.arrays, {"c": np.array(found[back:])})
+        return Recurrent(net.done(c), net.arrays, {"c": found})
     later = net.state(shape, x)
     y = net.unary("y", "abs", later)
     net.carries(later, c, -ahead)
-    return Recurrent(net.done(y), net.arrays, {"y": abs(np.array([*found[back + ahead :], *found[:ahead]]))})
+    nothing = np.zeros((abs(ahead), batch, channels))
+    found = [*found[ahead:], *nothing] if ahead > 0 else [*nothing, *found[:ahead]]
+    return Recurrent(net.done(y), net.arrays, {"y": abs(np.array(found))})
 
 
 def checked(case, text):
     """The count of a plan, after it has run on the values."""
-    plan = read_plan(f'plan @net for "edge" {text}', lambda _: extents_of(case.network), "a.plan").node
+    return checked_plan(case, read_plan(f'plan @net for "edge" {text}', lambda _: extents_of(case.network)).node)
+
+
+def checked_plan(case, plan):
+    """The same of a tree."""
     counted, run = count(case.network, plan), run_plan(case.network, plan, case.arrays)
     assert [run.read_bytes, run.write_bytes, run.link_bytes] == [
         counted.read_bytes, counted.write_bytes, counted.link_bytes

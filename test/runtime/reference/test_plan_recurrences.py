@@ -1,10 +1,14 @@
 """Plans of recurrences on values: equal to loops over steps by hand, and bytes that are worked out by hand."""
 
+from random import Random
+
 import numpy as np
 import pytest
-from recurrent_nets import checked, filtered, gru, lstm
+from recurrent_nets import checked, checked_plan, filtered, gru, lstm, stacked
+from recurrent_plans import RecurrentPlans
 
 from frustum.dialects.plan import ranges
+from frustum.dialects.plan.check import PlanError, check_plan
 from frustum.dialects.plan.parse import extents_of, read_plan
 from frustum.runtime.reference.plan import AbsentElement, run_plan
 
@@ -131,3 +135,31 @@ def test_the_last_state_is_of_all_steps():
     x, a = case.arrays["x"][:, 0], case.arrays["a"][0]
     wanted = sum(a ** (STEPS - 1 - k) * own for k, own in enumerate(x))
     np.testing.assert_allclose(case.wanted["c"][-1, 0], wanted, rtol=1e-5)
+
+
+NETWORKS = (
+    lambda: lstm(4, 3, 3, 2, is_begun=True), lambda: lstm(4, 3, 2, is_last=True), lambda: gru(4, 3, 2),
+    lambda: filtered(5, 2, back=2, batch=3), lambda: filtered(5, 2, ahead=-1, batch=2),
+    lambda: filtered(5, 2, ahead=1, batch=2), lambda: stacked(4, 3, 2),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))])
+def test_random_plans_of_recurrences(number):
+    """Those that break no rule have the values, and move what is counted."""
+    legal = 0
+    for seed in range(number * 42, (number + 1) * 42):
+        case = NETWORKS[seed % len(NETWORKS)]()
+        plan = RecurrentPlans(Random(seed), case.network).plan()
+        try:
+            check_plan(case.network, plan)
+        except PlanError:
+            continue
+        try:
+            counted = checked_plan(case, plan)
+        except PlanError as problem:
+            assert "put that layer after the loop" in str(problem)
+            continue
+        assert counted.dram_bytes >= case.network.compulsory_bytes
+        legal += 1
+    assert legal > 10
