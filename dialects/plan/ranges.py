@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+import numpy as np
+
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
@@ -342,11 +344,13 @@ def _rolled(here: dict[str, Box], group: Class, layers: Iterable[Layer], had: di
 def _rolls(has: list[Range | None], read: list[Range | None]) -> Iterator[tuple[Range, Range]]:
     """What is new in each pass, and what stays from earlier ones."""
     had: Range | None = None
+    low, high = np.array([each or (0, 0) for each in read], np.int64).reshape(-1, 2).T
     for k, own in enumerate(has):
-        later = [each for each in read[k:] if each and had and each[0] < had[1] and had[0] < each[1]]
         stays = (0, 0)
-        if had and later:
-            stays = max(had[0], min(low for low, _ in later)), min(had[1], max(high for _, high in later))
+        if had is not None:
+            is_later = (low[k:] < had[1]) & (had[0] < high[k:])
+            if is_later.any():
+                stays = max(had[0], int(low[k:][is_later].min())), min(had[1], int(high[k:][is_later].max()))
         yield _beyond(own, had) if own else (0, 0), stays
         had = hull(own, had) if own else had
 

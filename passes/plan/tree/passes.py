@@ -204,10 +204,10 @@ class Passes:
         news = read.news
         return read.whole, news.most, np.minimum(read.beside(read), read.whole - news.most), news.total, stream
 
-    def _repeats(self, layer: Layer) -> Ints | Floats:
+    def _repeats(self, layer: Layer) -> Floats:
         made = self.made[layer]
         times = self.counts if made is None else made.total / max(1, made.whole)
-        return np.where(self.is_late, np.inf, times)
+        return np.where(self.is_late, np.inf, times).astype(np.float64)
 
 
 KnownPasses: TypeAlias = dict[object, Passes]
