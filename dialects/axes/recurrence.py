@@ -15,7 +15,7 @@ from frustum.dialects.axes.tensor import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class AxisCycle:
+class AxisRecurrence:
     """Layers of which every one needs what all others make at earlier positions of `axis`, in their order; `axis` None:
     there is no one axis.  `carried`: results of them that some layer reads at other positions than its own."""
 
@@ -57,7 +57,7 @@ def _is_plain(position: Affine) -> bool:
     return is_one and position.terms[0][1] == 1
 
 
-def cycles_of(layers: Sequence[Layer]) -> list[AxisCycle]:
+def recurrences_of(layers: Sequence[Layer]) -> list[AxisRecurrence]:
     """The recurrences of layers in their order, each with its layers in that order."""
     place = {layer: k for k, layer in enumerate(layers)}
     makers = {layer.result: layer for layer in layers}
@@ -78,23 +78,23 @@ def cycles_of(layers: Sequence[Layer]) -> list[AxisCycle]:
     for layer, makers_of in before.items():
         for maker in makers_of:
             after[maker].add(layer)
-    found, known = list[AxisCycle](), set[Layer]()
+    found, known = list[AxisRecurrence](), set[Layer]()
     for reader, _ in sorted(early, key=lambda pair: place[pair[0]]):
         if reader not in known:
             group = _reached(reader, before) & _reached(reader, after)
             known |= group
-            found.append(_cycle(sorted(group, key=place.__getitem__), early, layers))
+            found.append(_recurrence(sorted(group, key=place.__getitem__), early, layers))
     return found
 
 
-def _cycle(group: list[Layer], early: list[tuple[Layer, Layer]], layers: Sequence[Layer]) -> AxisCycle:
+def _recurrence(group: list[Layer], early: list[tuple[Layer, Layer]], layers: Sequence[Layer]) -> AxisRecurrence:
     axes = {earlier_along(reader, maker.result) for reader, maker in early if reader in group}
     axis = axes.pop() if len(axes) == 1 else None
     carried = {
         layer.result for layer in group for reader in layers
         if axis is not None and not is_at_own_position(reader, layer.result, (axis,))
     }  # fmt: skip
-    return AxisCycle(tuple(group), axis, frozenset(carried))
+    return AxisRecurrence(tuple(group), axis, frozenset(carried))
 
 
 def _reached(start: Layer, edges: Mapping[Layer, Iterable[Layer]]) -> set[Layer]:

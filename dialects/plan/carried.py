@@ -10,7 +10,7 @@ from typing import TypeAlias
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import Layer
-from frustum.dialects.axes.recurrence import AxisCycle, earlier_along, is_at_own_position
+from frustum.dialects.axes.recurrence import AxisRecurrence, earlier_along, is_at_own_position
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, layers_in, nodes_in
 from frustum.dialects.plan.tree import Sequence as InOrder
@@ -24,7 +24,7 @@ class Carrying:
     """A loop in whose passes the layers of a recurrence make one position each."""
 
     loop: Loop
-    cycle: AxisCycle
+    recurrence: AxisRecurrence
 
     @property
     def rolls(self) -> bool:
@@ -81,7 +81,7 @@ def why_not_before(reader: Layer, maker: Layer, loops: Sequence[Loop], class_of:
 
 
 def carrying_of(
-    found: Iterable[AxisCycle], loops: Mapping[str, tuple[Loop, ...]], class_of: ClassOf
+    found: Iterable[AxisRecurrence], loops: Mapping[str, tuple[Loop, ...]], class_of: ClassOf
 ) -> Iterator[Carrying]:
     """The loops that carry recurrences; none for those of a plan that breaks rule 1."""
     for each in found:
@@ -91,12 +91,12 @@ def carrying_of(
 
 def lost_state(found: Carrying) -> tuple[Resident, Tensor] | None:
     """A residency that ends in each pass, though later passes read what is made in it."""
-    carried = {tensor.name: tensor for tensor in found.cycle.carried}
+    carried = {tensor.name: tensor for tensor in found.recurrence.carried}
     for node in nodes_in(found.loop.body) if not found.rolls else ():
         for resident in node.residents if isinstance(node, InOrder) else ():
             children = node.children[resident.first : resident.last + 1] if isinstance(node, InOrder) else ()
             inside = {name for child in children for name in layers_in(child)}
-            makers = (layer for layer in found.cycle.layers if layer.result.name == resident.tensor)
+            makers = (layer for layer in found.recurrence.layers if layer.result.name == resident.tensor)
             if resident.tensor in carried and any(maker.name in inside for maker in makers):
                 return resident, carried[resident.tensor]
     return None

@@ -13,7 +13,7 @@ from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class, classes_of, why_not
 from frustum.dialects.axes.network import AxisNetwork, Layer, Operand
-from frustum.dialects.axes.recurrence import cycles_of
+from frustum.dialects.axes.recurrence import recurrences_of
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.errors import Error
@@ -260,7 +260,7 @@ class Named:
                 if tensor in self.network.maker and tensor not in done:
                     self.check_before(self.layers[name], self.network.maker[tensor])
             done.add(self.layers[name].result)
-        for each in cycles_of([self.layers[name] for name in names]):
+        for each in recurrences_of([self.layers[name] for name in names]):
             if each.axis is None:
                 names = [layer.name for layer in each.layers]
                 raise PlanError(f"{_listed(names)}: their states are carried along several axes; split them", plan)
@@ -293,7 +293,7 @@ class Named:
     @cached_property
     def carrying(self) -> list[Carrying]:
         """The loops that carry recurrences, in the order of the plan."""
-        found = cycles_of([self.layers[name] for name in self.order])
+        found = recurrences_of([self.layers[name] for name in self.order])
         return list(carrying_of(found, self.loops_around, self.class_of))
 
     # ------------------------------------------------------------ rule 2
@@ -425,7 +425,7 @@ class Named:
         later = [
             each.name for each in self.network.readers.get(other, []) if self.order.index(each.name) > last
         ]
-        later += ["the next pass" for each in self.carrying if other in each.cycle.carried]
+        later += ["the next pass" for each in self.carrying if other in each.recurrence.carried]
         if later or other.is_output:
             reader = later[0] if later else "the network's output"
             raise PlanError(f"{where} at {other.name}: {reader} reads {other.name} later; leave out 'at'", resident)

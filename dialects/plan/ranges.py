@@ -72,12 +72,12 @@ class Ranged(Named):
     @cached_property
     def in_step(self) -> dict[Layer, Carrying]:
         """Layers of recurrences, which make one position in each pass of the loop that carries them."""
-        return {layer: each for each in self.carrying for layer in each.cycle.layers}
+        return {layer: each for each in self.carrying for layer in each.recurrence.layers}
 
     @cached_property
     def carried(self) -> dict[Tensor, Carrying]:
         """Results of theirs that later passes read."""
-        return {tensor: each for each in self.carrying for tensor in each.cycle.carried}
+        return {tensor: each for each in self.carrying for tensor in each.recurrence.carried}
 
     # ------------------------------------------------------------ passes
 

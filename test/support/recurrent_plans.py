@@ -3,7 +3,7 @@ loops over the batch. Many break a rule, which the check says."""
 
 from itertools import pairwise
 
-from frustum.dialects.axes.recurrence import cycles_of
+from frustum.dialects.axes.recurrence import recurrences_of
 from frustum.dialects.plan.check import operands_of
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Over, Part, Resident, Sequence, layers_in, steps
 
@@ -22,7 +22,7 @@ class RecurrentPlans:
     def plan(self):
         """Layers before the first recurrence stand before its loop or inside, one after the last too."""
         rng, names = self.rng, list(self.layers)
-        first = names.index(cycles_of(self.network.layers)[0].layers[0].name)
+        first = names.index(recurrences_of(self.network.layers)[0].layers[0].name)
         before, last = rng.randint(0, first), len(names) - (names[-1] == "y" and rng.randint(0, 1))
         body = self.computes(names[before:last])
         halo = rng.choice([Halo.ROLLING, *HALOS])

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class, classes_of, why_not
 from frustum.dialects.axes.network import AxisNetwork, Layer
-from frustum.dialects.axes.recurrence import AxisCycle, is_at_own_position
+from frustum.dialects.axes.recurrence import AxisRecurrence, is_at_own_position
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.passes.plan.tree.spans import Extents, Ints, Reads
 
@@ -67,6 +68,32 @@ class LayerInterval:
         }  # fmt: skip
 
     @cached_property
+    def places(self) -> dict[Tensor, int]:
+        """Of each tensor from outside its place among them."""
+        return {tensor: k for k, tensor in enumerate(self.outside)}
+
+    @cached_property
+    def may_replace(self) -> NDArray[np.bool_]:
+        """Of each tensor from outside whether it is made here and may lie where an operand of its maker lay."""
+        return np.array([t in self.makers and self.makers[t].storage_of is not None for t in self.outside], np.bool_)
+
+    @cached_property
+    def at(self) -> Ints:
+        """Of each tensor from outside its number in the network."""
+        return np.array([self.reads.index[t] for t in self.outside], np.int64)
+
+    @cached_property
+    def is_made(self) -> NDArray[np.bool_]:
+        """Of each tensor from outside whether it is made here."""
+        return np.array([t in self.makers for t in self.outside], np.bool_)
+
+    @cached_property
+    def replacing(self) -> tuple[tuple[Tensor, Layer, Tensor], ...]:
+        """Results that may lie where an operand lay: with their makers, and the operand."""
+        found = ((new, maker, self.reads.storage_of(maker)) for new, maker in self.makers.items())
+        return tuple((new, maker, old) for new, maker, old in found if old is not None)
+
+    @cached_property
     def shares(self) -> dict[Tensor, float]:
         """Of each tensor from outside that is not made here how much of it is read here."""
         inside = set(self.layers)
@@ -85,6 +112,17 @@ class LayerInterval:
             else self.reads.least_share(t, tuple(layer for layer in self.reads.users[t] if layer in inside))
             for t in self.touched
         }  # fmt: skip
+
+    def beyond(self, other: LayerInterval) -> NDArray[np.bool_]:
+        """Of each tensor from outside whether it is none from outside of another interval of the same order."""
+        key = other.layers[0], len(other.layers)
+        if key not in self._beyond:
+            self._beyond[key] = np.array([t not in other.outside for t in self.outside], np.bool_)
+        return self._beyond[key]
+
+    @cached_property
+    def _beyond(self) -> dict[tuple[Layer, int], NDArray[np.bool_]]:
+        return {}
 
     @cached_property
     def is_connected(self) -> bool:
@@ -119,43 +157,43 @@ class LayerInterval:
     # ------------------------------------------------------------ states that are carried
 
     @cached_property
-    def cycles(self) -> list[AxisCycle]:
+    def recurrences(self) -> list[AxisRecurrence]:
         """Those of which layers are inside."""
-        return [each for each in self.reads.cycles if not set(self.layers).isdisjoint(each.layers)]
+        return [each for each in self.reads.recurrences if not set(self.layers).isdisjoint(each.layers)]
 
     @cached_property
-    def cuts_a_cycle(self) -> bool:
+    def cuts_a_recurrence(self) -> bool:
         """Whether a step of what is inside needs, of itself, what is outside."""
-        return any(not set(self.layers).issuperset(each.layers) for each in self.cycles)
+        return any(not set(self.layers).issuperset(each.layers) for each in self.recurrences)
 
     @cached_property
     def carried(self) -> frozenset[Tensor]:
         """Results that later steps read."""
-        return frozenset(tensor for each in self.cycles for tensor in each.carried)
+        return frozenset(tensor for each in self.recurrences for tensor in each.carried)
 
     @cached_property
     def in_step(self) -> frozenset[Layer]:
         """Layers that make one position in each pass over their steps."""
-        return frozenset(layer for each in self.cycles for layer in each.layers)
+        return frozenset(layer for each in self.recurrences for layer in each.layers)
 
     @cached_property
     def steps(self) -> Class | None:
         """The class of the one axis along which all states are carried; None: there are none, or no loop makes their
         steps."""
-        along = {each.axis for each in self.cycles}
+        along = {each.axis for each in self.recurrences}
         groups = (group for group, _ in self.classes if along and along <= group)
         return next((group for group in groups if len({axis.extent for axis in along if axis}) == 1), None)
 
     @cached_property
     def may_be_nest(self) -> bool:
         """Whether one nest may have all layers."""
-        return not self.cycles or (not self.cuts_a_cycle and self.steps is not None)
+        return not self.recurrences or (not self.cuts_a_recurrence and self.steps is not None)
 
     def keeps_states_apart(self, group: Class) -> bool:
         """Whether no state is carried from one pass over a class to another one, but along its own axis."""
         return all(
             each.axis in group or is_at_own_position(layer, tensor, group)
-            for each in self.cycles for layer in each.layers for tensor in each.carried
+            for each in self.recurrences for layer in each.layers for tensor in each.carried
         )  # fmt: skip
 
     def is_windowed(self, group: Class) -> bool:
@@ -173,7 +211,7 @@ class LayerInterval:
         """The axis that a loop over the class names: along which states are carried, or of the last layer that has
         one."""
         if group is self.steps:
-            return next(each.axis for each in self.cycles if each.axis is not None)
+            return next(each.axis for each in self.recurrences if each.axis is not None)
         return next(axis for layer in reversed(self.layers) for axis in self.reads.axes[layer] & group)
 
 
@@ -195,10 +233,14 @@ class IntervalKeys:
             layer = self.layers[first + len(rows.prefix)]
             rows.prefix.append(self.number((*rows.prefix[-1:], self._row(layer, rows))))
             rows.seen.append((len(rows.axes), len(rows.tensors)))
-        axes, tensors = rows.seen[len(own.layers) - 1]
-        sizes = tuple(extents.get(axis, axis.extent) for axis in itertools.islice(rows.axes, axes))
-        outside = tuple(tensor in own.outside for tensor in itertools.islice(rows.tensors, tensors))
-        return self.number((rows.prefix[len(own.layers) - 1], sizes, outside))
+        length = len(own.layers)
+        if length not in rows.keys:
+            axes, tensors = rows.seen[length - 1]
+            outside = tuple(tensor in own.outside for tensor in itertools.islice(rows.tensors, tensors))
+            known = tuple(axis for axis in itertools.islice(rows.axes, axes) if axis in extents)
+            rows.keys[length] = self.number((rows.prefix[length - 1], outside)), known
+        number, known = rows.keys[length]
+        return self.number((number, *map(extents.__getitem__, known)))
 
     def number(self, key: tuple[object, ...]) -> int:
         return self.numbers.setdefault(key, len(self.numbers))
@@ -246,6 +288,8 @@ class _Rows:
     tensors: dict[Tensor, int] = field(default_factory=dict)
     prefix: list[int] = field(default_factory=list)
     seen: list[tuple[int, int]] = field(default_factory=list)
+    keys: dict[int, tuple[int, tuple[Axis, ...]]] = field(default_factory=dict)
+    """Of so many layers the number of their rows and of what is outside, and their axes."""
 
 
 def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:

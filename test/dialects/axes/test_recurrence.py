@@ -7,7 +7,7 @@ from recurrent_nets import Steps, filtered, gru, lstm
 
 from frustum.dialects import graph as g
 from frustum.dialects.axes.classes import classes_of, why_not
-from frustum.dialects.axes.recurrence import cycles_of, earlier_along
+from frustum.dialects.axes.recurrence import earlier_along, recurrences_of
 from frustum.dialects.axes.structure import structure_of
 from frustum.dialects.axes.tensor import Kind
 
@@ -18,7 +18,7 @@ def names(layers):
 
 def test_an_lstm_is_one_recurrence_of_two_states():
     network = lstm(5, 4, 3).network
-    (found,) = cycles_of(network.layers)
+    (found,) = recurrences_of(network.layers)
     assert names(found.layers) == ["r", "i", "f", "g", "o", "keep", "new", "c", "act", "h"]
     assert (found.axis.name, {tensor.name for tensor in found.carried}) == ("x.0", {"h", "c"})
     reader, maker = (next(layer for layer in network.layers if layer.name == name) for name in ("r", "h"))
@@ -28,14 +28,14 @@ def test_an_lstm_is_one_recurrence_of_two_states():
 
 def test_layers_in_order_carry_nothing():
     network = lstm(5, 4).network
-    assert cycles_of([layer for layer in network.layers if layer.name in ("w", "r", "i")]) == []
+    assert recurrences_of([layer for layer in network.layers if layer.name in ("w", "r", "i")]) == []
 
 
 def test_a_reader_that_stands_before_the_maker_keeps_step_with_it():
     """Without a cycle: the order says so."""
     network = filtered(5, 4, ahead=-1).network
     keep, c, y = network.layers
-    in_order, before = cycles_of([keep, c, y]), cycles_of([y, keep, c])
+    in_order, before = recurrences_of([keep, c, y]), recurrences_of([y, keep, c])
     assert [names(each.layers) for each in in_order] == [["keep", "c"]]
     assert [names(each.layers) for each in before] == [["y", "keep", "c"]]
 
@@ -53,7 +53,7 @@ def two(steps, channels):
 
 
 def test_recurrences_that_do_not_need_each_other_are_two():
-    assert [names(each.layers) for each in cycles_of(two(5, 4).layers)] == [["a"], ["scaled", "b"]]
+    assert [names(each.layers) for each in recurrences_of(two(5, 4).layers)] == [["a"], ["scaled", "b"]]
 
 
 def test_positions_that_are_not_all_earlier_carry_nothing():

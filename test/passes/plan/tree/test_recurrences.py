@@ -80,7 +80,7 @@ def test_layers_without_operations_are_planned_too():
     assert counted.dram_bytes == network.compulsory_bytes
 
 
-def test_a_unit_that_cuts_a_cycle_has_no_plan():
+def test_a_unit_that_cuts_a_recurrence_has_no_plan():
     search = PlanSearch(lstm(6, 4).network, 1 << 14)
     r, h = 1, 10
     units = (0, 1), (0, r + 1), (0, h), (r, h), (r + 1, h), (r + 1, h + 1), (h, h + 1), (0, h + 1), (r, h + 1)
