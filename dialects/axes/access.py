@@ -122,7 +122,7 @@ class Affine:
         found = np.array([self.offset])
         for axis, coefficient in self.refined().terms:
             own = np.flatnonzero(of[axis]) if axis in of else np.arange(axis.extent)
-            found = np.unique(np.add.outer(found, coefficient * own))
+            found = found + coefficient * own if len(found) == 1 else np.unique(np.add.outer(found, coefficient * own))
         found = found // self.divisor
         if self.bend:
             found = np.array([_bent(self.bend, self.extent, p, p)[0] for p in found.tolist()])

@@ -201,19 +201,45 @@ class AxisNetwork:
 
     @cached_property
     def _needed(self) -> dict[Tensor, dict[Axis, Mask]]:
-        """Of every tensor the positions along each axis that outputs need, from the last layer back."""
+        """Of every tensor the positions along each axis that outputs need, from the last layer back; again until
+        nothing is new where layers read what later ones make."""
         needed: dict[Tensor, dict[Axis, Mask]] = {
             t: {axis: np.full(axis.extent, t.is_output) for axis in t.axes} for t in self.tensors
         }
+        new = self._need(needed, None)
+        while new and self._has_early_reads:
+            new = self._need(needed, new)
+        return needed
+
+    @cached_property
+    def _has_early_reads(self) -> bool:
+        """Whether a layer reads its own result, or that of a later layer."""
+        place = {layer: k for k, layer in enumerate(self.layers)}
+        return any(
+            place[reader] <= place[layer] for layer in self.layers for reader in self.readers.get(layer.result, [])
+        )
+
+    def _need(
+        self, needed: dict[Tensor, dict[Axis, Mask]], new: dict[Tensor, set[Axis]] | None
+    ) -> dict[Tensor, set[Axis]]:  # fmt: skip
+        """Adds what layers read for what is needed of their results, where that is new along these axes (None: all);
+        what is then new of results that were passed."""
+        found: dict[Tensor, set[Axis]] = {}
         for layer in reversed(self.layers):
-            made = needed[layer.result]
-            for operand in layer.operands:
+            made, moved = needed[layer.result], found.pop(layer.result, set())
+            moved |= set() if new is None else new.get(layer.result, set())
+            for operand in layer.operands if moved or new is None else ():
                 for piece in operand.pieces:
                     for axis, position in piece.by_leaf:
+                        if new is not None and (position is None or not any(map(position.moves, moved))):
+                            continue
                         is_all = operand.is_all or position is None
                         seen = needed[piece.tensor][axis]
+                        before = int(seen.sum())
                         seen |= True if is_all or position is None else position.seen(axis.extent, made)
-        return needed
+                        if int(seen.sum()) > before:
+                            found.setdefault(piece.tensor, set()).add(axis)
+        return {tensor: axes for tensor, axes in found.items() if tensor in self.maker}
 
     def read_share(self, tensor: Tensor, layers: Iterable[Layer] | None = None) -> Fraction:
         """How much of a tensor lies in the smallest box around what these layers read of it; all, if none is named."""

@@ -6,15 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class, classes_of, why_not
 from frustum.dialects.axes.network import AxisNetwork, Layer, Operand
+from frustum.dialects.axes.recurrence import recurrences_of
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.errors import Error
+from frustum.dialects.plan.carried import Carrying, carrying_of, loops_around, lost_state, why_not_before
 from frustum.dialects.plan.tree import (
     Compute,
     Loop,
@@ -158,6 +161,7 @@ def check_plan(network: AxisNetwork, plan: Node) -> None:
     known = Named(with_copies(network, plan), plan)
     known.check_layers()
     known.check_node(plan, Around())
+    known.check_carried()
 
 
 def check_copies(network: AxisNetwork, plan: Node) -> None:
@@ -254,11 +258,43 @@ class Named:
         for name in names:
             for tensor in operands_of(self.layers[name]):
                 if tensor in self.network.maker and tensor not in done:
-                    raise PlanError(
-                        f"{name} reads {tensor.name}, which is made after it: move its maker before it",
-                        _compute_of(plan, name),
-                    )
+                    self.check_before(self.layers[name], self.network.maker[tensor])
             done.add(self.layers[name].result)
+        for each in recurrences_of([self.layers[name] for name in names]):
+            if each.axis is None:
+                names = [layer.name for layer in each.layers]
+                raise PlanError(f"{_listed(names)}: their states are carried along several axes; split them", plan)
+
+    def check_before(self, reader: Layer, maker: Layer) -> None:
+        """What is read before it is made is of earlier passes of one loop."""
+        around, others = (self.loops_around[layer.name] for layer in (reader, maker))
+        common = [loop for loop, other in zip(around, others, strict=False) if loop is other]
+        problem = why_not_before(reader, maker, common, self.class_of)
+        if problem:
+            raise PlanError(problem, _compute_of(self.plan, reader.name))
+
+    def check_carried(self) -> None:
+        """States of recurrences lie somewhere until they are read."""
+        for each in self.carrying:
+            lost = lost_state(each)
+            if lost is not None:
+                resident, tensor = lost
+                raise PlanError(
+                    f"{title(resident)}: the next pass over {each.loop.axis} reads {tensor.name}: state it around the "
+                    f"loop, or make that rolling",
+                    resident,
+                )
+
+    @cached_property
+    def loops_around(self) -> dict[str, tuple[Loop, ...]]:
+        """Of every layer the loops that enclose it."""
+        return loops_around(self.plan)
+
+    @cached_property
+    def carrying(self) -> list[Carrying]:
+        """The loops that carry recurrences, in the order of the plan."""
+        found = recurrences_of([self.layers[name] for name in self.order])
+        return list(carrying_of(found, self.loops_around, self.class_of))
 
     # ------------------------------------------------------------ rule 2
 
@@ -368,7 +404,9 @@ class Named:
             raise PlanError(f"{where}: no layer there makes or reads it: remove it", resident)
         if maker in inside and maker not in spanned[0]:
             assert maker is not None
-            raise PlanError(f"{where}: {maker.name} makes it in a later child: state it before that", resident)
+            is_carried = any(tensor in operands_of(layer) for layer in spanned[0])
+            what = "around the loop over its steps" if is_carried else "before that"
+            raise PlanError(f"{where}: {maker.name} makes it in a later child: state it {what}", resident)
 
     def check_storage(self, resident: Resident, tensor: Tensor, node: Sequence, around: Around) -> None:
         """The maker of the tensor is the last reader of the one whose bytes it takes, which lie there until then."""
@@ -387,6 +425,7 @@ class Named:
         later = [
             each.name for each in self.network.readers.get(other, []) if self.order.index(each.name) > last
         ]
+        later += ["the next pass" for each in self.carrying if other in each.recurrence.carried]
         if later or other.is_output:
             reader = later[0] if later else "the network's output"
             raise PlanError(f"{where} at {other.name}: {reader} reads {other.name} later; leave out 'at'", resident)

@@ -175,12 +175,12 @@ class Occupancy:
         place = {layer.name: k for k, layer in enumerate(group)}
         first = {t: place[walk.network.maker[t].name] for t in own}
         readers = walk.network.readers
-        last = {t: max((place[reader.name] for reader in readers.get(t, [])), default=first[t]) for t in own}
+        last = {t: max((first[t], *(place[reader.name] for reader in readers.get(t, [])))) for t in own}
         for k, layer in enumerate(group):
             alive = sum(size for t, size in sizes.items() if first[t] <= k <= last[t])
             if layer.storage_of is not None and layer.result in sizes:
                 (old, *others) = [piece.tensor for piece in layer.operands[layer.storage_of].pieces]
-                if not others and old in sizes and last[old] == k:
+                if not others and old in sizes and last[old] == k and old not in walk.carried:
                     alive -= min(sizes[old], sizes[layer.result])
             most = max(most, alive + self.streamed(node, layer))
         return most

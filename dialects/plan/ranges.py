@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
+
+import numpy as np
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.carried import Carrying
 from frustum.dialects.plan.check import Named, PlanError, operands_of
 from frustum.dialects.plan.tree import (
     Compute,
@@ -65,6 +69,16 @@ class Ranged(Named):
         self._classes: dict[int, tuple[Axis, Class, list[Layer]]] = {}
         self._places: dict[int, list[tuple[int, Tensor, list[Layer]]]] = {}
 
+    @cached_property
+    def in_step(self) -> dict[Layer, Carrying]:
+        """Layers of recurrences, which make one position in each pass of the loop that carries them."""
+        return {layer: each for each in self.carrying for layer in each.recurrence.layers}
+
+    @cached_property
+    def carried(self) -> dict[Tensor, Carrying]:
+        """Results of theirs that later passes read."""
+        return {tensor: each for each in self.carrying for tensor in each.recurrence.carried}
+
     # ------------------------------------------------------------ passes
 
     def known_class(self, node: Loop) -> tuple[Axis, Class, list[Layer]]:
@@ -85,8 +99,28 @@ class Ranged(Named):
         found, had = list[Spans](), dict[str, Range]()
         for edges in self.edges(node, within or {}):
             here = self.pass_spans(axis, group, inside, edges, spans)
-            found.append({**spans, **(_rolled(here, group, self.layers, had) if node.halo is Halo.ROLLING else here)})
+            found.append({**spans, **_rolled(here, group, self.made_once(node, inside), had)})
+            self.check_steps(node, group, found[-1])
         return found, list(self.moving(node, group, found))
+
+    def made_once(self, node: Loop, inside: list[Layer]) -> list[Layer]:
+        """Layers that make no row in two passes of a loop."""
+        return [
+            layer for layer in inside
+            if node.halo is Halo.ROLLING or (layer in self.in_step and self.in_step[layer].loop is node)
+        ]  # fmt: skip
+
+    def check_steps(self, node: Loop, group: Class, spans: Spans) -> None:
+        """PlanError where a layer of a recurrence is to make more than the step of the pass."""
+        for layer, carrying in reversed(self.in_step.items()):
+            own = next(iter(group & set(layer.axes)), None) if carrying.loop is node else None
+            low, high = spans[layer.name].get(own, (0, 0)) if own is not None else (0, 0)
+            if high - low > 1:
+                raise PlanError(
+                    f"for {node.axis}: a layer inside reads {layer.result.name} of steps {low} to {high - 1} in one "
+                    f"pass, which makes one: put that layer after the loop",
+                    node,
+                )
 
     def edges(self, node: Loop, within: Mapping[Axis, Range]) -> list[Range]:
         """The ranges of the passes that meet those of a cluster."""
@@ -106,7 +140,8 @@ class Ranged(Named):
             if own is not None:
                 low, high = box.get(own, (0, own.extent))
                 asked = needed[layer.result] if own in layer.result.axes and not is_alone else []
-                is_asked = not is_alone and self.is_read_along(group, inside, layer, own)
+                is_asked = not is_alone and layer not in self.in_step
+                is_asked = is_asked and self.is_read_along(group, inside, layer, own)
                 if not is_asked or self.is_read_elsewhere(layer.result, inside):
                     asked = [*asked, *scaled(edges, own.extent, axis.extent)]
                 first = min((a for a, _ in asked), default=high)
@@ -263,11 +298,12 @@ class Ranged(Named):
         return self.continues(maker, spans[maker.name])
 
     def own(self, node: Compute, held: Iterable[Tensor]) -> list[Tensor]:
-        """What layers of a compute hand each other, and nobody else wants."""
+        """What layers of a compute hand each other, and nobody else wants: later passes only where they roll."""
         group = [self.layers[name] for name in node.layers]
         return [
             layer.result for layer in group
             if not self.is_read_elsewhere(layer.result, group) and layer.result not in held
+            and (layer.result not in self.carried or self.carried[layer.result].rolls)
         ]  # fmt: skip
 
 
@@ -297,27 +333,29 @@ def _users(layers: list[Layer], tensor: Tensor) -> list[Layer]:
     return [layer for layer in layers if tensor is layer.result or tensor in operands_of(layer)]
 
 
-def _rolled(here: dict[str, Box], group: Class, layers: Mapping[str, Layer], had: dict[str, Range]) -> dict[str, Box]:
-    """The ranges without what earlier passes have made."""
-    found = {}
-    for name, box in here.items():
-        own = next(iter(group & set(layers[name].axes)), None)
+def _rolled(here: dict[str, Box], group: Class, layers: Iterable[Layer], had: dict[str, Range]) -> dict[str, Box]:
+    """The ranges, of these layers without what earlier passes have made."""
+    found = dict(here)
+    for layer in layers:
+        name, box = layer.name, here[layer.name]
+        own = next(iter(group & set(layer.axes)), None)
         if own is not None and own in box and not is_empty({own: box[own]}):
             made = box[own]
-            box = {**box, own: _beyond(made, had.get(name))}
+            found[name] = {**box, own: _beyond(made, had.get(name))}
             had[name] = hull(made, had.get(name))
-        found[name] = box
     return found
 
 
 def _rolls(has: list[Range | None], read: list[Range | None]) -> Iterator[tuple[Range, Range]]:
     """What is new in each pass, and what stays from earlier ones."""
     had: Range | None = None
+    low, high = np.array([each or (0, 0) for each in read], np.int64).reshape(-1, 2).T
     for k, own in enumerate(has):
-        later = [each for each in read[k:] if each and had and each[0] < had[1] and had[0] < each[1]]
         stays = (0, 0)
-        if had and later:
-            stays = max(had[0], min(low for low, _ in later)), min(had[1], max(high for _, high in later))
+        if had is not None:
+            is_later = (low[k:] < had[1]) & (had[0] < high[k:])
+            if is_later.any():
+                stays = max(had[0], int(low[k:][is_later].min())), min(had[1], int(high[k:][is_later].max()))
         yield _beyond(own, had) if own else (0, 0), stays
         had = hull(own, had) if own else had
 

@@ -50,7 +50,8 @@ def nest_ways(
             cut = cut_of(own, group, steps, extents, is_rolling=is_windowed)
             levels.append(Passes(own, cut, extents, known))
             longest.append(extents[own.reference(group)])
-    some = sorted(range(len(levels)), key=lambda k: -longest[k])[: limits.paired]
+    steps_at = [k for k, level in enumerate(levels) if level.makes_steps]
+    some = sorted(range(len(levels)), key=lambda k: (k not in steps_at, -longest[k]))[: limits.paired]
     pairs, single = list(itertools.permutations(some, 2)), len(levels)
     for outer in some if len(some) > 1 else ():
         if levels[outer].cut.is_rolling:
@@ -59,6 +60,8 @@ def nest_ways(
     interior = Interior(own, extents, costs)
     loops = NestLoops.of(interior, levels)
     numbers = np.arange(loops.first[single])
+    for k in steps_at:  # every nest has the loop over what layers carry
+        numbers, pairs = loops.steps(k), [pair for pair in pairs if k in pair]
     return NestWays(interior, loops, np.array([np.zeros_like(numbers), numbers]), pairs)
 
 

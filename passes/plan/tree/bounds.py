@@ -72,6 +72,9 @@ class ForestBounds:
         self.outside = own.outside
         self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * NEARLY, NO_BOUND)
         self.bare, self.least_after = {}, []
+        place = {layer: k for k, layer in enumerate(search.layers)} if search.reads.recurrences else {}
+        self.recurrences = [(place[each.layers[0]], place[each.layers[-1]] + 1) for each in search.reads.recurrences]
+        """Where those of the whole network begin and end."""
         index = own.reads.index
         self.free = np.ones(len(index))
         self.free[[index[t] for t in resident]] = [1.0 - share for share in resident.values()]
@@ -84,8 +87,11 @@ class ForestBounds:
         self._room = search.room * own.reads.dealt.clusters
 
     def last_end(self, here: int) -> int:
-        """Where the longest unit from here ends."""
-        return min(self.stop, here + self.search.limits.longest)
+        """Where the longest unit from here ends: not inside of what carries states."""
+        end = here + self.search.limits.longest
+        while inside := [stop for first, stop in self.recurrences if first < end < stop]:
+            end = max(inside)
+        return min(self.stop, end)
 
     def find(self) -> bool:
         """Whether any plan may be of use."""
@@ -137,7 +143,7 @@ class ForestBounds:
             if known is None or stop - first == 1:
                 continue
             sub = self.search.placed(first, stop, self.extents)
-            if sub.own.is_connected:
+            if sub.own.is_connected and not sub.own.cuts_a_recurrence:
                 more, less = moved @ placed.own.beyond(sub.own), self.moved(sub) @ sub.own.beyond(placed.own)
                 np.maximum(found, SURE * known + (more - MOST_REPEATED * less), out=found)
         return found

@@ -16,6 +16,7 @@ from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class, classes_of, why_not
 from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.recurrence import AxisRecurrence, is_at_own_position
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.passes.plan.tree.spans import Extents, Ints, Reads
 
@@ -149,7 +150,7 @@ class LayerInterval:
         """Those that may be looped over, and whether windows move along each."""
         found = []
         for group in classes_of(self.layers):
-            if not why_not(group, self.layers):
+            if not why_not(group, self.layers) and self.keeps_states_apart(group):
                 found.append((group, self.is_windowed(group)))
         return found
 
@@ -165,6 +166,48 @@ class LayerInterval:
             )
         ]  # fmt: skip
 
+    # ------------------------------------------------------------ states that are carried
+
+    @cached_property
+    def recurrences(self) -> list[AxisRecurrence]:
+        """Those of which layers are inside."""
+        return [each for each in self.reads.recurrences if not set(self.layers).isdisjoint(each.layers)]
+
+    @cached_property
+    def cuts_a_recurrence(self) -> bool:
+        """Whether a step of what is inside needs, of itself, what is outside."""
+        return any(not set(self.layers).issuperset(each.layers) for each in self.recurrences)
+
+    @cached_property
+    def carried(self) -> frozenset[Tensor]:
+        """Results that later steps read."""
+        return frozenset(tensor for each in self.recurrences for tensor in each.carried)
+
+    @cached_property
+    def in_step(self) -> frozenset[Layer]:
+        """Layers that make one position in each pass over their steps."""
+        return frozenset(layer for each in self.recurrences for layer in each.layers)
+
+    @cached_property
+    def steps(self) -> Class | None:
+        """The class of the one axis along which all states are carried; None: there are none, or no loop makes their
+        steps."""
+        along = {each.axis for each in self.recurrences}
+        groups = (group for group, _ in self.classes if along and along <= group)
+        return next((group for group in groups if len({axis.extent for axis in along if axis}) == 1), None)
+
+    @cached_property
+    def may_be_nest(self) -> bool:
+        """Whether one nest may have all layers."""
+        return not self.recurrences or (not self.cuts_a_recurrence and self.steps is not None)
+
+    def keeps_states_apart(self, group: Class) -> bool:
+        """Whether no state is carried from one pass over a class to another one, but along its own axis."""
+        return all(
+            each.axis in group or is_at_own_position(layer, tensor, group)
+            for each in self.recurrences for layer in each.layers for tensor in each.carried
+        )  # fmt: skip
+
     def is_windowed(self, group: Class) -> bool:
         return any(
             read.position is not None and any(read.position.moves(axis) for axis in self.reads.axes[layer] & group)
@@ -177,7 +220,10 @@ class LayerInterval:
         return {tensor: k for k, tensor in enumerate(self.touched)}
 
     def reference(self, group: Class) -> Axis:
-        """The axis that a loop over the class names: of the last layer that has one."""
+        """The axis that a loop over the class names: along which states are carried, or of the last layer that has
+        one."""
+        if group is self.steps:
+            return next(each.axis for each in self.recurrences if each.axis is not None)
         return next(axis for layer in reversed(self.layers) for axis in self.reads.axes[layer] & group)
 
 
@@ -260,6 +306,8 @@ class _Rows:
 
 def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:
     """Candidate steps along a class's reference axis, from the largest."""
+    if group is interval.steps:
+        return [1]
     extent = extents[interval.reference(group)]
     of_weights = any(axis in group for t in interval.touched if t.kind is Kind.WEIGHT for axis in t.axes)
     is_summed = any(axis in group for layer in interval.layers if layer.macs for axis in layer.combine)

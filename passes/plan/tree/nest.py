@@ -65,12 +65,13 @@ class Interior:
         place = {layer: k for k, layer in enumerate(self.layers)}
         users = [[place[user] for user in own.reads.users[t] if user in place] for t in self.tensors]
         self.first_user = [self.layers[found[0]] for found in users]
-        self.streams = self._streams([len(found) == 1 for found in users])
+        is_alone = [len(found) == 1 and t not in own.carried for t, found in zip(self.tensors, users, strict=True)]
+        self.streams = self._streams(is_alone)
         self.is_streamed = np.array([axes is not None for axes in self.streams])
         self.alive = np.zeros((len(self.layers), len(self.tensors)))
         for k, found in enumerate(users):
             if not self.outside[k]:
-                self.alive[found[0] : found[-1] + 1, k] = 1
+                self.alive[found[0] : max(found) + 1, k] = 1
             elif self.streams[k] is not None:
                 self.alive[found[0], k] = 1
         self.is_made = np.array([t in own.makers for t in self.tensors])
@@ -79,7 +80,7 @@ class Interior:
             (place[layer], own.numbers[layer.result], own.numbers[old]) for layer in self.layers
             if (old := own.reads.storage_of(layer)) in own.numbers
             and not self.outside[own.numbers[old]] and not self.outside[own.numbers[layer.result]]
-            and users[own.numbers[old]][-1] == place[layer]
+            and users[own.numbers[old]][-1] == place[layer] and old not in own.carried
         )  # fmt: skip
 
     def _streams(self, is_alone: list[bool]) -> list[tuple[Layer, Axis, Axis] | None]:

@@ -74,11 +74,15 @@ class Passes:
     cut: ClassCut
     extents: Extents
     counts: Ints
+    is_late: NDArray[np.bool_]
+    """Candidates in which a layer would make several steps of what it carries in one pass."""
 
     def __init__(self, own: LayerInterval, cut: ClassCut, extents: Extents, known: KnownPasses) -> None:
         self.reads, self.layers, self.tensors = own.reads, own.layers, own.touched
         self.cut, self.extents = cut, extents
         self.counts = cut.passes
+        self.in_step, self.makes_steps = own.in_step, cut.group == own.steps
+        self.is_late = np.zeros(len(self.counts), np.bool_)
         self.made: dict[Layer, PassRanges | None] = {}
         """Along the layer's axis of the class; None: it has none, and is repeated."""
         self._asked: dict[tuple[Tensor, Axis], PassRanges] = {}
@@ -100,6 +104,7 @@ class Passes:
         if any((self.cut.group ^ last.cut.group) & self.reads.axes[layer] for layer in last.layers):
             return 0
         self.made, self._asked, self._uses = dict(last.made), dict(last._asked), dict(last._uses)
+        self.is_late = last.is_late.copy()
         self._whole, self._proportions = set(last._whole), last._proportions
         new = {t for layer in self.layers[:-same] for t in self.reads.touched[layer]}
         self._rows = {t: row for t, row in last._rows.items() if t not in new}
@@ -113,11 +118,13 @@ class Passes:
                 self.made[layer] = None
                 continue
             span = asked.get((layer.result, own)) if own in layer.result.axes else None
-            if span is None or layer.result in outside:
+            if span is None or layer.result in outside or layer in self.in_step:
                 share = self._in_proportion(self.extents[own])
                 span = share if span is None else span.joined(share)
             made = span.news if self.cut.is_rolling else span
             self.made[layer] = made
+            if self.makes_steps and layer in self.in_step:
+                self.is_late |= made.most > 1
             for read in self.reads.of[layer]:
                 key = read.tensor, read.axis
                 if read.position is None or not read.position.moves(own):
@@ -212,9 +219,10 @@ class Passes:
             runs[k] = made.total / extent[k]
         return LayerParts(axis, extent, runs)
 
-    def _repeats(self, layer: Layer) -> Ints | Floats:
+    def _repeats(self, layer: Layer) -> Floats:
         made = self.made[layer]
-        return self.counts if made is None else made.total / max(1, made.whole)
+        times = self.counts if made is None else made.total / max(1, made.whole)
+        return np.where(self.is_late, np.inf, times).astype(np.float64)
 
 
 KnownPasses: TypeAlias = dict[object, Passes]

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
@@ -117,7 +116,7 @@ class PlanSearch:
         self.extents = Extents({axis: share(axis) for axis in axes})
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users: Mapping[Tensor, list[int]] = {
-            t: [number[layer] for layer in users] for t, users in self.reads.users.items()
+            t: sorted(number[layer] for layer in users) for t, users in self.reads.users.items()
         }
         self.copies: tuple[Copy, ...] = ()
         """Layers of the network that are others made again."""
@@ -194,8 +193,9 @@ class PlanSearch:
     # ------------------------------------------------------------ nests
 
     def nest(self, placed: PlacedInterval, resident: Mapping[Tensor, float]) -> Floats:
-        """The curve of the best nest; infinite where a cluster needs what others make inside."""
-        if not placed.own.may_be_dealt:
+        """The curve of the best nest; infinite where a cluster needs what others make inside, and where no loop has
+        all steps of what is carried."""
+        if not placed.own.may_be_dealt or not placed.own.may_be_nest:
             return np.full(LEVELS + 1, np.inf)
         key = placed.number, placed.resident_key(resident)
         if key not in self.known.nests:
@@ -297,7 +297,7 @@ class PlanSearch:
         higher than the best."""
         placed = self.placed(first, stop, extents)
         nest = self.nest(placed, resident)
-        if depth == 0 or not self._may_loop(placed, resident):
+        if depth == 0 or placed.own.cuts_a_recurrence or not self._may_loop(placed, resident):
             return nest
         key = "unit", self.limits, placed.number, depth, placed.resident_key(resident)
         most, known = self._known(key, most)

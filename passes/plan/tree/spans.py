@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis, Dim
 from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.recurrence import AxisRecurrence, recurrences_of
 from frustum.dialects.axes.tensor import Tensor
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -138,6 +139,8 @@ class Reads:
     sum_bits: int
     """Of sums that wait between passes; those of wider elements are as wide as these."""
     axes_of: dict[Tensor, Dim]
+    recurrences: list[AxisRecurrence]
+    """Layers that carry states, in the order of the network."""
     index: dict[Tensor, int]
 
     def __init__(self, network: AxisNetwork, dealt: Dealt | None = None, sum_bits: int = 0) -> None:
@@ -154,6 +157,9 @@ class Reads:
         for layer in network.layers:
             for tensor in dict.fromkeys((*(read.tensor for read in self.of[layer]), layer.result)):
                 self.users[tensor] += (layer,)
+        self.recurrences = recurrences_of(network.layers)
+        for tensor in (tensor for each in self.recurrences for tensor in each.carried):
+            self.users[tensor] = tuple(sorted(self.users[tensor], key=lambda layer: layer.result is not tensor))
         self.touched: dict[Layer, tuple[Tensor, ...]] = {
             layer: tuple(dict.fromkeys((*(read.tensor for read in reads), layer.result)))
             for layer, reads in self.of.items()
