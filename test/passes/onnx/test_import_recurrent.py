@@ -3,7 +3,8 @@
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
+from recurrent_models import GATES, model_of
 from xdsl.context import Context
 
 from frustum import onnx_backend
@@ -14,41 +15,6 @@ from frustum.passes.graph.composites.unroll_recurrences import UnrollRecurrences
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.weights import store_of
 from frustum.runtime.reference.graph import ReferenceExecutor
-
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-OPSET = 14
-
-
-def model_of(op, *, steps=3, batch=2, width=3, hidden=4, seed=0, given=(), lengths=None, **attributes):
-    """A model of one node and its input; `given`: which of bias, states and peepholes it has."""
-    rng = np.random.default_rng(seed)
-    directions = 2 if attributes.get("direction") == "bidirectional" else 1
-    layout = attributes.get("layout", 0)
-    state = (batch, directions, hidden) if layout else (directions, batch, hidden)
-    gates = GATES[op]
-    shapes = {"W": (directions, gates * hidden, width), "R": (directions, gates * hidden, hidden)}
-    shapes |= {"B": (directions, 2 * gates * hidden), "h": state, "c": state, "P": (directions, 3 * hidden)}
-    names = ["W", "R", *(name if name in given else "" for name in ("B", "lengths", "h", "c", "P"))]
-    constants = {name: rng.standard_normal(shapes[name]).astype(np.float32) for name in names if name in shapes}
-    if lengths is not None:
-        names[3] = "lengths"
-        constants["lengths"] = np.int32(lengths)
-    while not names[-1]:
-        names.pop()
-    outputs = ["y", "last", "cell"][: 3 if op == "LSTM" else 2]
-    node = helper.make_node(op, ["x", *names], outputs, hidden_size=hidden, **attributes)
-    x = rng.standard_normal((batch, steps, width) if layout else (steps, batch, width)).astype(np.float32)
-    ends = [(batch, steps, directions, hidden) if layout else (steps, directions, batch, hidden), state, state]
-    values = zip(("x", *outputs), (x.shape, *ends), strict=False)
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values]
-    graph = helper.make_graph(
-        [node],
-        "case",
-        infos[:1],
-        infos[1:],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8), x
 
 
 def looped(model, x):
