@@ -126,6 +126,18 @@ def test_slices_along_an_inner_dimension(reverse):
     agrees(net, *loop.results)
 
 
+def test_windows_in_a_loop():
+    """Pads of a window and the step before the first one are both zeros; divisors are those of the window."""
+    net = Net()
+
+    def body(own, before):
+        pooled = net.pool("avg", own, 3, 1, pads=(1, 1, 1, 1))
+        return [net.binary("add", net.conv(before, 2), pooled)], []
+
+    loop = net.recurrence([net.input(6, 2, 4, 5)], [None], body, steps=3)
+    agrees(net, *loop.results)
+
+
 def test_a_loop_in_a_loop():
     net = Net()
 
