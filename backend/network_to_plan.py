@@ -46,6 +46,6 @@ def networks_to_plan(module: ModuleOp, target: Target, dtype: str | None = None)
     steps: list[ModulePass] = [FindAttention(), FindNormalise(), SplitReductions(), Canonicalize()]
     if dtype is not None:
         steps.append(ConvertType(to=cast(Literal["f32", "f16", "bf16"], dtype)))
-    for step in (*steps, FuseResidual(), PartProducts()):
+    for step in (*steps, FuseResidual(), PartProducts(of_any_size=True)):
         step.apply(context, module)
     return [read_network(network) for network in networks_of(module)]

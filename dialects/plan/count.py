@@ -42,7 +42,7 @@ from frustum.dialects.plan.ranges import Held, Moving, Range, is_empty, without
 from frustum.dialects.plan.storage import Overwritten
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence
 
-__all__ = ["SLICE", "SLICE_COPIES", "Counted", "PlanError", "count"]
+__all__ = ["SLICE", "SLICE_COPIES", "Counted", "CountingWalk", "PlanError", "count"]
 
 
 class Begun(NamedTuple):
@@ -57,13 +57,14 @@ class Begun(NamedTuple):
 def count(network: AxisNetwork, plan: Node) -> Counted:
     """What the plan costs.  PlanError where it is none."""
     check_plan(network, plan)
-    walk = _Walk(with_copies(network, plan), plan)
-    walk.visit(plan, (Side(tuple(range(clusters_of(plan))), {name: {} for name in walk.layers}, {}),), {})
-    walk.counted.sram_bytes = Occupancy(walk).peak(plan, ())
+    walk = CountingWalk(with_copies(network, plan), plan)
+    walk.run()
     return walk.counted
 
 
-class _Walk(Measured):
+class CountingWalk(Measured):
+    """Through all passes of a plan."""
+
     links: Links | None
 
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
@@ -71,6 +72,11 @@ class _Walk(Measured):
         self.overwritten = [Overwritten(self) for _ in range(clusters_of(plan))]
         self.links = Links(self) if any(distributed_in(plan)) else None
         self.around: list[Loop] = []
+
+    def run(self) -> None:
+        """Counts all passes."""
+        self.visit(self.plan, (Side(tuple(range(clusters_of(self.plan))), {name: {} for name in self.layers}, {}),), {})
+        self.counted.sram_bytes = Occupancy(self).peak(self.plan, ())
 
     # ------------------------------------------------------------ nodes
 

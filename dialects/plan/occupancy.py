@@ -28,6 +28,7 @@ class Counted:
     and points that layers compute in all clusters.
 
     `moved`, `received` and `held` say the first three of nodes, and of residents too, by `id`.
+    `cycles` and `energy_pj` are of the machine that `cycles.timed` was given; `taken`: cycles of nodes, by `id`.
     """
 
     read_bytes: int = 0
@@ -38,6 +39,9 @@ class Counted:
     moved: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     held: dict[int, int] = field(default_factory=dict)
+    cycles: int = 0
+    energy_pj: float = 0.0
+    taken: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
     def dram_bytes(self) -> int:

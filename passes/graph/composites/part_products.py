@@ -46,6 +46,9 @@ class PartProducts(ModulePass):
 
     name = "frustum-graph-part-products"
 
+    of_any_size: bool = False
+    """Whether results that are too large to stay are made apart too: a search over trees decides what stays."""
+
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         store, chip = store_of(op), target_of(op).chip
         own = chip.cluster.sram.capacity_bytes
@@ -55,7 +58,8 @@ class PartProducts(ModulePass):
                 _Parts(matmul, store).take_apart(slices)
         for product in [each for each in op.walk() if isinstance(each, Product)]:
             goes_by_heads = chip.clusters == 1 and value_bytes(product.operands[0]) <= HEADS_SHARE * own
-            if (goes_by_heads or value_bytes(product.result) <= room) and can_be_parted(product):
+            is_small = self.of_any_size or goes_by_heads or value_bytes(product.result) <= room
+            if is_small and can_be_parted(product):
                 _Parts(product, store).run()
 
 

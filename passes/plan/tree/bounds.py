@@ -50,6 +50,13 @@ class ForestBounds:
     """No unit with more in SRAM moves fewer bytes than these less those of what is there."""
     least_after: list[Floats]
     """The fewest DRAM bytes of layers from each on, whatever lies in SRAM before."""
+    free: Floats
+    """Of every tensor of the network how much is not in SRAM before."""
+    first_use: NDArray[np.int64]
+    """Of every tensor of the network the first layer here that uses it; and the last one."""
+    last_use: NDArray[np.int64]
+    is_inside: NDArray[np.bool_]
+    """Of every tensor of the network whether nothing else makes or wants it."""
 
     def __init__(
         self, search: UnitPrices, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
@@ -64,6 +71,16 @@ class ForestBounds:
         self.outside = own.outside
         self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * NEARLY, NO_BOUND)
         self.bare, self.least_after = {}, []
+        index = own.reads.index
+        self.free = np.ones(len(index))
+        self.free[[index[t] for t in resident]] = [1.0 - share for share in resident.values()]
+        self.first_use = np.zeros(len(index), np.int64)
+        self.first_use[[index[t] for t in own.touched]] = [self.uses[t][0] for t in own.touched]
+        self.is_inside = np.ones(len(index), np.bool_)
+        self.is_inside[own.at] = False
+        self.last_use = np.zeros(len(index), np.int64)
+        self.last_use[[index[t] for t in own.touched]] = [self.uses[t][-1] for t in own.touched]
+        self._room = search.room * own.reads.dealt.clusters
 
     def last_end(self, here: int) -> int:
         """Where the longest unit from here ends."""
@@ -85,7 +102,7 @@ class ForestBounds:
             best = np.full(LEVELS + 1, np.inf)
             for end in range(here + 1, self.last_end(here) + 1):
                 placed = self.search.placed(here, end, self.extents)
-                after, saved = self.least_after[end - self.first], self.most_saved(placed, here, end)
+                after, saved = self.least_after[end - self.first], self.most_saved(placed, here)
                 bound = self.most - (before[here - self.first] + after - saved)
                 self.bare[here, end] = found = self.of_bare(placed, here, end, bound)
                 best = np.minimum(best, found - saved + after)
@@ -94,10 +111,10 @@ class ForestBounds:
 
     def of_bare(self, placed: PlacedInterval, here: int, end: int, bound: Floats) -> Floats:
         """What no unit of these layers is below; its curve where that is below the bound."""
-        resident = {t: s for t in placed.own.outside if (s := self.resident.get(t, 0.0))}
         least = self.least_of(placed, here, end)
         if not (least <= bound).any():
             return least
+        resident = {t: s for t, s in self.resident.items() if s and t in placed.own.outside}
         found = self.search.unit(here, end, self.extents, resident, self.depth, bound)
         for new, old in self.storage(placed.own, here):
             if new in placed.sizes and old in placed.sizes and not (new in resident or old in resident):
@@ -112,45 +129,36 @@ class ForestBounds:
     def least_of(self, placed: PlacedInterval, here: int, end: int) -> Floats:
         """Bytes that a unit moves at least: everything once; and what all but its first or last layer move, less what
         the two hand each other, which may be made twice."""
-        sizes = self.moved(placed)
-        found = np.full(LEVELS + 1, sum(sizes.values()))
+        moved = self.moved(placed)
+        found = np.full(LEVELS + 1, moved.sum())
         for first, stop in ((here + 1, end), (here, end - 1)):
             known = self.bare.get((first, stop))
             if known is None or stop - first == 1:
                 continue
             sub = self.search.placed(first, stop, self.extents)
             if sub.own.is_connected:
-                part = self.moved(sub)
-                more = sum(size for t, size in sizes.items() if t not in part)
-                less = sum(size for t, size in part.items() if t not in sizes)
+                more, less = moved @ placed.own.beyond(sub.own), self.moved(sub) @ sub.own.beyond(placed.own)
                 np.maximum(found, SURE * known + (more - MOST_REPEATED * less), out=found)
         return found
 
-    def moved(self, placed: PlacedInterval) -> dict[Tensor, float]:
-        """The fewest bytes of each tensor from outside that is not in SRAM before."""
-        if not self.resident:
-            return placed.least
-        return {t: size * (1.0 - self.resident.get(t, 0.0)) for t, size in placed.least.items()}
+    def moved(self, placed: PlacedInterval) -> Floats:
+        """The fewest bytes of each tensor from outside, as far as it is not in SRAM before."""
+        return placed.all_least * self.free[placed.own.at]
 
-    def most_saved(self, placed: PlacedInterval, here: int, end: int) -> Floats:
+    def most_saved(self, placed: PlacedInterval, here: int) -> Floats:
         """Bytes that tensors in SRAM may save a unit: all of them lie there together."""
-        read = made = 0.0
-        for tensor, size in placed.sizes.items():
-            if self.resident.get(tensor, 0.0) < 1.0:
-                if self.uses[tensor][0] < here:
-                    read += size
-                elif tensor in placed.own.makers and tensor not in self.outside:
-                    made += size
-        room = self.search.room * self.search.reads.dealt.clusters
-        if any(layer.storage_of is not None for layer in placed.own.layers):
-            return np.minimum(room, read) + np.minimum(room, made)  # one may lie where the other lay
-        return np.minimum(room, read + made)
+        own = placed.own
+        sizes = placed.all_sizes * (self.free[own.at] > 0)
+        is_before = self.first_use[own.at] < here
+        read, made = sizes @ is_before, sizes @ (~is_before & own.is_made & self.is_inside[own.at])
+        if own.replacing:
+            return np.minimum(self._room, read) + np.minimum(self._room, made)  # one may lie where the other lay
+        return np.minimum(self._room, read + made)
 
     def storage(self, own: LayerInterval, here: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Results of a unit that may lie where an operand lay, which nobody reads behind; and the operand."""
-        for new, maker in own.makers.items():
-            old = self.search.reads.storage_of(maker)
-            if old is None or old not in self.uses or old.is_output or self.sizes[old] < self.sizes[new]:
+        for new, maker, old in own.replacing:
+            if old not in self.uses or old.is_output or self.sizes[old] < self.sizes[new]:
                 continue
             if [self.search.layers[k] for k in self.uses[old] if k >= here] == [maker]:
                 yield new, old

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.passes.plan.tree.bounds import ForestBounds
-from frustum.passes.plan.tree.intervals import LayerInterval
 from frustum.passes.plan.tree.spans import Extents, Floats
 from frustum.passes.plan.tree.units import LEVELS, PlacedInterval, UnitPrices, shifted, wanted_below
 
@@ -67,7 +67,7 @@ class UnitPlace:
     target: dict[Kept, Floats]
     gains: Mapping[Tensor, float]
     storage: list[tuple[Tensor, Tensor]]
-    moved: Mapping[Tensor, float]
+    moved: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +90,7 @@ class Forest(ForestBounds):
     record: ForestRecord | None
     most_states: int
     has_shares: bool
+    may_stay: NDArray[np.bool_]
     top: int
     """The most memory for which a plan is wanted."""
 
@@ -103,6 +104,10 @@ class Forest(ForestBounds):
         self.most_states = limits.states if depth == limits.depth else limits.states // 2
         self.has_shares = bool(limits.shares)
         self.top = int(max(np.flatnonzero(self.most > -np.inf), default=LEVELS))
+        self.may_stay = np.zeros(len(self.free), np.bool_)
+        """Of every tensor of the network whether it may lie in SRAM from some unit on."""
+        index = search.reads.index
+        self.may_stay[[index[t] for t, size in self.sizes.items() if self.has_room(t, size)]] = True
 
     def curve(self) -> Floats:
         length = self.stop - self.first
@@ -135,9 +140,12 @@ class Forest(ForestBounds):
         rest = self.bare[here, end] + (after - self.most)
         if rest.min() > placed.once:
             return
-        fresh = [t for t in own.outside if t not in self.resident and self.may_stay(t, own, end)]
+        may_stay = self.may_stay[own.at] & ((self.last_use[own.at] >= end) | own.may_replace)
+        fresh = [t for t, stays in zip(own.outside, may_stay.tolist(), strict=True) if stays]
         gains = {t: self.gain(t, placed) for t in fresh}
-        unit = UnitPlace(placed, here, end, target, gains, list(self.storage(own, here)), self.moved(placed))
+        moved = self.moved(placed)
+        unit = UnitPlace(placed, here, end, target, gains, list(self.storage(own, here)), moved)
+        least = float(moved.sum())
         for kept, curve in states.items():
             known = dict(kept)
             over = np.minimum.accumulate((curve + rest)[::-1])[::-1]
@@ -149,7 +157,7 @@ class Forest(ForestBounds):
             has_part = any(share < 1 for share in known.values())
             state = StatePlace(
                 kept, known, curve, sum(share * self.sizes[t] for t, share in kept), over, self.most - after - curve,
-                sum(size * (1.0 - known.get(t, 0.0)) for t, size in unit.moved.items()),
+                least - sum(share * moved[own.places[t]] for t, share in kept if t in own.places),
             )  # fmt: skip
             for k in range(len(news) + 1):
                 for new in itertools.combinations(news, k):
@@ -167,10 +175,9 @@ class Forest(ForestBounds):
     def is_read_from(self, tensor: Tensor, end: int) -> bool:
         return self.uses[tensor][-1] >= end
 
-    def may_stay(self, tensor: Tensor, own: LayerInterval, end: int) -> bool:
-        """Whether a tensor that a unit uses may lie in SRAM from then on."""
-        maker, size = own.makers.get(tensor), self.sizes[tensor]
-        if not self.is_read_from(tensor, end) and (maker is None or maker.storage_of is None):
+    def has_room(self, tensor: Tensor, size: float) -> bool:
+        """Whether a tensor that is not there before may lie in SRAM from some unit on."""
+        if tensor in self.resident:
             return False
         if tensor.kind is Kind.WEIGHT:
             return size <= self.search.capacity / WEIGHT_SHARE
@@ -203,7 +210,7 @@ class Forest(ForestBounds):
         levels, extra, gain, least = search.levels(size), 0.0, 0.0, state.least
         for tensor, share in new:
             gain += share * unit.gains[tensor]
-            least -= share * unit.moved[tensor]
+            least -= share * unit.moved[own.places[tensor]]
             if tensor not in own.makers or tensor in self.outside:
                 extra += share * self.bytes[tensor]
         if state.over[levels if not storage else 0] > gain:

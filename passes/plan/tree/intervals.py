@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis
@@ -66,6 +67,32 @@ class LayerInterval:
         }  # fmt: skip
 
     @cached_property
+    def places(self) -> dict[Tensor, int]:
+        """Of each tensor from outside its place among them."""
+        return {tensor: k for k, tensor in enumerate(self.outside)}
+
+    @cached_property
+    def may_replace(self) -> NDArray[np.bool_]:
+        """Of each tensor from outside whether it is made here and may lie where an operand of its maker lay."""
+        return np.array([t in self.makers and self.makers[t].storage_of is not None for t in self.outside], np.bool_)
+
+    @cached_property
+    def at(self) -> Ints:
+        """Of each tensor from outside its number in the network."""
+        return np.array([self.reads.index[t] for t in self.outside], np.int64)
+
+    @cached_property
+    def is_made(self) -> NDArray[np.bool_]:
+        """Of each tensor from outside whether it is made here."""
+        return np.array([t in self.makers for t in self.outside], np.bool_)
+
+    @cached_property
+    def replacing(self) -> tuple[tuple[Tensor, Layer, Tensor], ...]:
+        """Results that may lie where an operand lay: with their makers, and the operand."""
+        found = ((new, maker, self.reads.storage_of(maker)) for new, maker in self.makers.items())
+        return tuple((new, maker, old) for new, maker, old in found if old is not None)
+
+    @cached_property
     def shares(self) -> dict[Tensor, float]:
         """Of each tensor from outside that is not made here how much of it is read here."""
         inside = set(self.layers)
@@ -84,6 +111,17 @@ class LayerInterval:
             else self.reads.least_share(t, tuple(layer for layer in self.reads.users[t] if layer in inside))
             for t in self.touched
         }  # fmt: skip
+
+    def beyond(self, other: LayerInterval) -> NDArray[np.bool_]:
+        """Of each tensor from outside whether it is none from outside of another interval of the same order."""
+        key = other.layers[0], len(other.layers)
+        if key not in self._beyond:
+            self._beyond[key] = np.array([t not in other.outside for t in self.outside], np.bool_)
+        return self._beyond[key]
+
+    @cached_property
+    def _beyond(self) -> dict[tuple[Layer, int], NDArray[np.bool_]]:
+        return {}
 
     @cached_property
     def is_connected(self) -> bool:
@@ -149,10 +187,14 @@ class IntervalKeys:
             layer = self.layers[first + len(rows.prefix)]
             rows.prefix.append(self.number((*rows.prefix[-1:], self._row(layer, rows))))
             rows.seen.append((len(rows.axes), len(rows.tensors)))
-        axes, tensors = rows.seen[len(own.layers) - 1]
-        sizes = tuple(extents.get(axis, axis.extent) for axis in itertools.islice(rows.axes, axes))
-        outside = tuple(tensor in own.outside for tensor in itertools.islice(rows.tensors, tensors))
-        return self.number((rows.prefix[len(own.layers) - 1], sizes, outside))
+        length = len(own.layers)
+        if length not in rows.keys:
+            axes, tensors = rows.seen[length - 1]
+            outside = tuple(tensor in own.outside for tensor in itertools.islice(rows.tensors, tensors))
+            known = tuple(axis for axis in itertools.islice(rows.axes, axes) if axis in extents)
+            rows.keys[length] = self.number((rows.prefix[length - 1], outside)), known
+        number, known = rows.keys[length]
+        return self.number((number, *map(extents.__getitem__, known)))
 
     def number(self, key: tuple[object, ...]) -> int:
         return self.numbers.setdefault(key, len(self.numbers))
@@ -200,6 +242,8 @@ class _Rows:
     tensors: dict[Tensor, int] = field(default_factory=dict)
     prefix: list[int] = field(default_factory=list)
     seen: list[tuple[int, int]] = field(default_factory=list)
+    keys: dict[int, tuple[int, tuple[Axis, ...]]] = field(default_factory=dict)
+    """Of so many layers the number of their rows and of what is outside, and their axes."""
 
 
 def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:

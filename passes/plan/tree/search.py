@@ -32,6 +32,7 @@ from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
 from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval, SearchLimits, shifted
+from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
 
 SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
@@ -59,7 +60,7 @@ class LoopWay:
     count: int
     above: tuple[Tensor, ...]
     """Tensors that lie in SRAM for all passes."""
-    extents: dict[Axis, int]
+    extents: Extents
     levels: int
     """Of SRAM that they take."""
     weights: float
@@ -90,10 +91,11 @@ class PlanSearch:
     network: AxisNetwork
     capacity: int
     limits: SearchLimits
+    wishes: Wishes
     wanted: NDArray[Any]
     reads: Reads
     layers: tuple[Layer, ...]
-    extents: dict[Axis, int]
+    extents: Extents
     record: ForestRecord
     may_end: bool
     known: KnownParts
@@ -101,15 +103,16 @@ class PlanSearch:
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None,
         wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None, dealt: Dealt | None = None,
+        wishes: Wishes = NO_WISHES,
     ) -> None:  # fmt: skip
-        self.network, self.capacity, self.limits = network, capacity, limits or SearchLimits()
+        self.network, self.capacity, self.limits, self.wishes = network, capacity, limits or SearchLimits(), wishes
         self.wanted = np.array(wanted)
         self.reads = Reads(network, dealt)
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
         share = self.reads.dealt.share
-        self.extents = {axis: share(axis) for layer in self.layers for axis in layer.axes}
-        self.extents |= {axis: share(axis) for tensor in network.tensors for axis in tensor.axes}
+        axes = (axis for each in (*self.layers, *network.tensors) for axis in each.axes)
+        self.extents = Extents({axis: share(axis) for axis in axes})
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users: Mapping[Tensor, list[int]] = {
             t: [number[layer] for layer in users] for t, users in self.reads.users.items()
@@ -126,7 +129,6 @@ class PlanSearch:
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
         self._passes: KnownPasses = {}
         self._placed: dict[tuple[int, int, int], PlacedInterval] = {}
-        self._scaled: dict[tuple[int, ...], dict[Axis, int]] = {tuple(self.extents.values()): self.extents}
 
     @cached_property
     def curve(self) -> Floats:
@@ -144,9 +146,12 @@ class PlanSearch:
     @cached_property
     def most(self) -> Floats:
         """The fewest bytes that narrower searches, then this one, find; each of use bounds the next.  `limits` are
-        then those of the last of use.  Where so much work is done, the rest is left out."""
+        then those of the last of use.  Where so much work is done, or nothing is left to save, the rest is left
+        out."""
         widest, best, found = self.limits, self.limits, self.bound
         for narrow in (*LADDER, dict[str, Any]()):
+            if (found[self.wanted] <= self.network.compulsory_bytes * NEARLY).all():
+                break
             self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).any())
             try:
                 curve = self.root(found, record := ForestRecord()).curve()
@@ -175,16 +180,13 @@ class PlanSearch:
         return self._intervals[first, stop]
 
     def placed(self, first: int, stop: int, extents: Extents) -> PlacedInterval:
-        """Layers [first, stop); `extents` of `scaled`."""
-        key = first, stop, id(extents)
-        if key not in self._placed:
-            own = self.interval(first, stop)
-            self._placed[key] = PlacedInterval(own, extents, self._keys.of(first, own, extents))
-        return self._placed[key]
-
-    def scaled(self, extents: dict[Axis, int]) -> dict[Axis, int]:
-        """The same object for equal extents."""
-        return self._scaled.setdefault(tuple(extents.values()), extents)
+        """Layers [first, stop)."""
+        own = self.interval(first, stop)
+        key = first, stop, self._keys.of(first, own, extents)
+        found = self._placed.get(key)
+        if found is None:
+            found = self._placed[key] = PlacedInterval(own, extents, key[2])
+        return found
 
     # ------------------------------------------------------------ nests
 
@@ -239,7 +241,7 @@ class PlanSearch:
             axis = own.reference(group)
             for step in steps_of(own, group, extents, self.limits.outer_steps):
                 count = -(-extents[axis] // step)
-                smaller = dict(extents)
+                smaller = Extents(extents)
                 for each in group:
                     smaller[each] = -(-extents[each] * step // extents[axis])
                 for k in range(min(len(maps), MOST_ABOVE) + 1):
@@ -290,7 +292,7 @@ class PlanSearch:
         higher than the best."""
         placed = self.placed(first, stop, extents)
         nest = self.nest(placed, resident)
-        if depth == 0 or not self._may_loop(placed.own, extents, resident):
+        if depth == 0 or not self._may_loop(placed, resident):
             return nest
         key = "unit", self.limits, placed.number, depth, placed.resident_key(resident)
         most, known = self._known(key, most)
@@ -302,11 +304,11 @@ class PlanSearch:
             self.known.bounded[key] = most, known
         return known
 
-    def _may_loop(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> bool:
+    def _may_loop(self, placed: PlacedInterval, resident: Mapping[Tensor, float]) -> bool:
         """Whether a loop around several units may pay: it makes smaller what they hand each other."""
-        inside = (self.reads.size(t, extents) for t in own.makers if t not in resident and t not in own.lasting)
+        held = sum(placed.inside.get(t, 0.0) for t in resident)
         is_whole = all(share == 1.0 for share in resident.values())
-        return is_whole and sum(inside) > self.capacity / SMALL
+        return is_whole and placed.handed_on - held > self.capacity / SMALL
 
     def forest(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
@@ -333,35 +335,38 @@ class PlanSearch:
         return np.maximum(known, bound), None
 
 
-def searched(network: AxisNetwork, capacity: int, clusters: int = 1) -> PlanSearch:
+def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES) -> PlanSearch:
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    return min(searches(network, capacity, (LEVELS,), clusters), key=lambda search: float(search.curve[LEVELS]))
+    found = searches(network, capacity, (LEVELS,), clusters, wishes)
+    return min(found, key=lambda search: float(search.curve[LEVELS]))
 
 
-def searches(network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int) -> Iterator[PlanSearch]:
+def searches(
+    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES
+) -> Iterator[PlanSearch]:  # fmt: skip
     """Of the network, and of those that make layers again, each below what those before it have found."""
     known = KnownParts()
-    first = _dealt(network, capacity, wanted, clusters, known)
+    first = _dealt(network, capacity, wanted, clusters, known, wishes)
     yield first
     bound = first.curve
     for other, copies in alternatives(network, capacity / SMALL):
-        search = _dealt(other, capacity, wanted, clusters, known)
+        search = _dealt(other, capacity, wanted, clusters, known, wishes)
         search.copies, search.bound = copies, bound
         yield search
         bound = np.minimum(bound, search.curve)
 
 
 def _dealt(
-    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts
+    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts, wishes: Wishes
 ) -> PlanSearch:  # fmt: skip
     """The search with the class of axes dealt to clusters, of which narrow searches find the best."""
     narrow = replace(SearchLimits(), **LADDER[1])
 
     def moved(dealt: Dealt) -> float:
-        search = PlanSearch(network, capacity, narrow, wanted, known, dealt)
+        search = PlanSearch(network, capacity, narrow, wanted, known, dealt, wishes)
         return float(search.root(np.full(LEVELS + 1, np.inf)).curve()[LEVELS])
 
     is_one = clusters == Dealt().clusters
     ways = [] if is_one else [Dealt(group, clusters) for group in classes_to_deal(network, clusters)]
     dealt = min(ways, key=moved) if ways else None
-    return PlanSearch(network, capacity, wanted=wanted, known=known, dealt=dealt)
+    return PlanSearch(network, capacity, wanted=wanted, known=known, dealt=dealt, wishes=wishes)

@@ -23,9 +23,18 @@ from frustum.dialects.axes.tensor import Tensor
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
-Extents: TypeAlias = Mapping[Axis, int]
 NOTHING = 1 << 40
 """Above all positions: where a pass has nothing, its range begins here and ends before all. 2026-11-28."""
+
+
+class Extents(dict[Axis, int]):
+    """Positions of each axis; and, of those tensors of which it was asked, the bytes that they make."""
+
+    sizes: dict[Tensor, float]
+
+    def __init__(self, found: Mapping[Axis, int]) -> None:
+        super().__init__(found)
+        self.sizes = {}
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,7 @@ class Reads:
     network: AxisNetwork
     dealt: Dealt
     axes_of: dict[Tensor, Dim]
+    index: dict[Tensor, int]
 
     def __init__(self, network: AxisNetwork, dealt: Dealt | None = None) -> None:
         self.network, self.dealt = network, dealt or Dealt()
@@ -135,6 +145,8 @@ class Reads:
             layer: frozenset(axis for axis in layer.axes if not axis.is_tap) for layer in network.layers
         }
         self.axes_of = {tensor: tensor.axes for tensor in network.tensors}
+        self.index = {tensor: k for k, tensor in enumerate(network.tensors)}
+        self._copies: dict[Tensor, float] = {}
         self.users: dict[Tensor, tuple[Layer, ...]] = {tensor: () for tensor in network.tensors}
         """Its maker, then its readers."""
         for layer in network.layers:
@@ -150,13 +162,20 @@ class Reads:
 
     def size(self, tensor: Tensor, extents: Extents) -> float:
         """Bytes of all of a tensor that one cluster has."""
-        gathered = self.gathered.get(tensor, 1)
-        return math.prod([extents[axis] for axis in self.axes_of[tensor]]) * gathered * tensor.element_bits / 8
+        found = extents.sizes.get(tensor)
+        if found is None:
+            gathered = self.gathered.get(tensor, 1)
+            found = math.prod([extents[axis] for axis in self.axes_of[tensor]]) * gathered * tensor.element_bits / 8
+            extents.sizes[tensor] = found
+        return found
 
     def copies(self, tensor: Tensor) -> float:
         """DRAM bytes of all clusters together, as a multiple of those of one: what all need is sent to all at once."""
-        cut = [axis for axis in tensor.axes if axis in self.dealt.axes and tensor not in self.gathered]
-        return math.prod(axis.extent / self.dealt.share(axis) for axis in cut)
+        found = self._copies.get(tensor)
+        if found is None:
+            cut = [axis for axis in tensor.axes if axis in self.dealt.axes and tensor not in self.gathered]
+            found = self._copies[tensor] = math.prod(axis.extent / self.dealt.share(axis) for axis in cut)
+        return found
 
     def traffic(self, tensor: Tensor, extents: Extents) -> float:
         """DRAM bytes of all of a tensor, for all clusters."""

@@ -33,6 +33,7 @@ from frustum.passes.plan.tree.nest import NO_BYTES, LoopNest
 from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
+from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ TRIES = 4
 """Smaller sizes of SRAM for which a plan is searched where one takes more than its prices say. 2026-11-28."""
 
 
-def fitting_plan(network: AxisNetwork, capacity: int, clusters: int = 1) -> tuple[Sequence, Counted]:
+def fitting_plan(
+    network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES
+) -> tuple[Sequence, Counted]:  # fmt: skip
     """The plan with the fewest DRAM bytes, and its count; DoesNotFit where none fits.  `capacity`: of each cluster.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
@@ -61,7 +64,7 @@ def fitting_plan(network: AxisNetwork, capacity: int, clusters: int = 1) -> tupl
     for many in dict.fromkeys((clusters, Dealt().clusters)):
         room = capacity
         for _ in range(TRIES):
-            search = searched(network, room, clusters=many)
+            search = searched(network, room, many, wishes)
             if not np.isfinite(search.curve[LEVELS]):
                 break
             plan, counted = _counted(network, plan_of(search))

@@ -62,24 +62,44 @@ class PlacedInterval:
     @cached_property
     def sizes(self) -> dict[Tensor, float]:
         """DRAM bytes of what the interval touches of each tensor from outside."""
-        reads, shares = self.own.reads, self.own.shares
-        return {t: reads.size(t, self.extents) * reads.copies(t) * shares[t] for t in self.own.outside}
+        traffic, shares = self.own.reads.traffic, self.own.shares
+        return {t: traffic(t, self.extents) * shares[t] for t in self.own.outside}
 
     @cached_property
     def least(self) -> dict[Tensor, float]:
         """The same, without what lies between the positions that are read."""
-        shares, least = self.own.shares, self.own.least_shares
-        return {t: size * least[t] / shares[t] if shares[t] else 0.0 for t, size in self.sizes.items()}
+        traffic, shares = self.own.reads.traffic, self.own.least_shares
+        return {t: traffic(t, self.extents) * shares[t] for t in self.own.outside}
+
+    @cached_property
+    def all_sizes(self) -> Floats:
+        """`sizes` in the order of the tensors from outside."""
+        return np.fromiter(self.sizes.values(), np.float64)
+
+    @cached_property
+    def all_least(self) -> Floats:
+        """`least` in the order of the tensors from outside."""
+        return np.fromiter(self.least.values(), np.float64)
 
     @cached_property
     def once(self) -> float:
         """Bytes of each tensor from outside once."""
         return sum(self.sizes.values())
 
+    @cached_property
+    def inside(self) -> dict[Tensor, float]:
+        """Bytes of SRAM of what layers hand each other."""
+        own = self.own
+        return {t: own.reads.size(t, self.extents) for t in own.makers if t not in own.lasting}
+
+    @cached_property
+    def handed_on(self) -> float:
+        return sum(self.inside.values())
+
     def resident_key(self, resident: Mapping[Tensor, float]) -> tuple[tuple[int, float], ...]:
         """What of these tensors concerns the interval, without names."""
         numbers = self.own.numbers
-        return tuple(sorted((numbers[t], share) for t, share in resident.items() if t in numbers))
+        return tuple(sorted((numbers[t], share) for t, share in resident.items() if t in numbers)) if resident else ()
 
 
 class UnitPrices(Protocol):

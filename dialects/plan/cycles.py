@@ -1,0 +1,187 @@
+# Tests: test/dialects/plan/test_cycles.py
+"""Cycles and energy of a plan on a machine, from the boxes of every pass.
+
+Of each node the engines are added up: the DRAM port, links, matrix units, vector units, copies to and from cores.  A
+loop around one child takes what its busiest engine takes, and what its first pass takes beside that.  Children of a
+sequence come one after the other, and so does what is loaded before them.
+Figures of the machine are those of `layer_cycles.py`; none is fitted to a network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import AxisNetwork, Box, Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.check import check_plan, with_copies
+from frustum.dialects.plan.clusters import Side, Taken, clusters_of
+from frustum.dialects.plan.count import CountingWalk, bytes_of
+from frustum.dialects.plan.layer_cycles import ClusterCycles, LayerCycles, Product, products_of, width_of
+from frustum.dialects.plan.occupancy import Counted
+from frustum.dialects.plan.ranges import Held, is_empty
+from frustum.dialects.plan.tree import Compute, Loop, Node, Sequence
+from frustum.dialects.target import Target
+from frustum.dialects.target.durations import port_bytes
+
+DRAM, LINKS, MATRIX, VECTOR, COPIES = ENGINES = range(5)
+"""Places in lists of cycles of engines."""
+
+
+@dataclass
+class Work:
+    """What a part of a plan takes: cycles of each engine, and cycles from its beginning to its end; `own_loads`: cycles
+    of the DRAM port for what no child loads or stores."""
+
+    engines: list[float] = field(default_factory=lambda: [0.0] * len(ENGINES))
+    cycles: float = 0.0
+    own_loads: float = 0.0
+
+    def add(self, other: Work) -> None:
+        """Another part behind this one."""
+        self.engines = [a + b for a, b in zip(self.engines, other.engines, strict=True)]
+        self.cycles += other.cycles
+
+    @property
+    def beside_busiest(self) -> float:
+        """Cycles in which the busiest engine waits."""
+        return max(0.0, self.cycles - max(self.engines))
+
+
+def timed(network: AxisNetwork, plan: Node, target: Target) -> Counted:
+    """The count of a plan, with what it takes on a machine.  PlanError where it is none of the network."""
+    check_plan(network, plan)
+    walk = _TimedWalk(with_copies(network, plan), plan, target)
+    walk.run()
+    walk.counted.cycles = math.ceil(walk.now.cycles)
+    return walk.counted
+
+
+class _TimedWalk(CountingWalk):
+    """A count that adds up cycles too."""
+
+    target: Target
+    now: Work
+
+    def __init__(self, network: AxisNetwork, plan: Node, target: Target) -> None:
+        super().__init__(network, plan)
+        self.target, self.now = target, Work()
+        self.cluster = ClusterCycles(target.cluster)
+        self.products: dict[str, tuple[Product, ...]] = {
+            name: tuple(products_of(layer)) for name, layer in self.layers.items()
+        }
+        self.known: dict[tuple[object, ...], LayerCycles] = {}
+        self.first: dict[int, Work] = {}
+        """Of the body of each loop that runs its first pass."""
+        self.clusters = clusters_of(plan)
+
+    def visit(self, node: Node, sides: tuple[Side, ...], held: Held) -> None:
+        with self.part(node) as work:
+            super().visit(node, sides, held)
+            if isinstance(node, Sequence):
+                work.cycles += work.own_loads + self.target.chip.dram.latency_cycles * (work.own_loads > 0)
+        self.first.setdefault(id(node), work)
+
+    def loop(self, node: Loop, sides: tuple[Side, ...], held: Held) -> None:
+        self.first.pop(id(node.body), None)
+        super().loop(node, sides, held)
+        if len(node.body.children) == 1 and id(node.body) in self.first:  # passes overlap
+            self.now.cycles = max(self.now.engines) + self.first[id(node.body)].beside_busiest
+
+    @contextmanager
+    def part(self, node: Node) -> Iterator[Work]:
+        """What is added meanwhile is of this node, and of the one around it."""
+        outer, self.now, links = self.now, Work(), self.counted.link_bytes
+        yield self.now
+        received = self.counted.link_bytes - links
+        if received:
+            assert self.target.cluster.cdma is not None, f"{self.target.name} has no links"
+            self.now.engines[LINKS] = received / (self.target.cluster.cdma.bytes_per_cycle * self.clusters)
+            self.now.cycles = max(self.now.cycles, self.now.engines[LINKS])
+        self.counted.taken[id(node)] += self.now.cycles
+        outer.add(self.now)
+        self.now = outer
+
+    # ------------------------------------------------------------ the DRAM port
+
+    def load(self, tensor: Tensor, taken: Taken) -> None:
+        before = self.counted.dram_bytes
+        super().load(tensor, taken)
+        self.crosses(tensor, taken, self.counted.dram_bytes - before)
+
+    def store(self, layer: Layer, taken: Taken) -> None:
+        before = self.counted.dram_bytes
+        super().store(layer, taken)
+        self.crosses(layer.result, taken, self.counted.dram_bytes - before)
+
+    def crosses(self, tensor: Tensor, taken: Taken, size: int) -> None:
+        """Bytes cross the DRAM port; short runs take as long as the least."""
+        if not size:
+            return
+        chip = self.target.chip
+        run = run_bytes(tensor, taken[0][1])
+        cycles = port_bytes(chip.dram, run, size / run) / chip.dram.port_bytes_per_cycle
+        self.now.engines[DRAM] += cycles
+        self.now.own_loads += cycles
+        self.counted.energy_pj += size * (chip.dram.energy_pj_per_byte + chip.cluster.sram.energy_pj_per_byte)
+
+    # ------------------------------------------------------------ layers
+
+    def compute(self, node: Compute, sides: tuple[Side, ...], held: Held) -> None:
+        super().compute(node, sides, held)
+        own, alone = set(self.own(node, held)), 0.0
+        for name in node.layers:
+            layer = self.layers[name]
+            found = [self.layer(layer, side, own) for side in sides if not is_empty(side.spans[name])]
+            if found:
+                self.now.engines[MATRIX] += max(each.matrix for each in found)
+                self.now.engines[VECTOR] += max(each.vector for each in found)
+                self.now.engines[COPIES] += max(each.copies for each in found)
+                alone += max(each.alone for each in found)
+        self.now.cycles = max(alone, self.now.engines[DRAM])
+
+    def layer(self, layer: Layer, side: Side, own: set[Tensor]) -> LayerCycles:
+        """What one cluster takes for a layer's part of a pass."""
+        span = side.spans[layer.name]
+        extents = {axis: high - low for axis in layer.axes for low, high in [span.get(axis, (0, axis.extent))]}
+        boxes = layer.part(span)
+        stored = {k: float(sum(bytes_of(*box) for box in each)) for k, each in enumerate(boxes)}
+        made: Box = {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
+        stored[-1] = float(bytes_of(layer.result, made))
+        self.counted.energy_pj += self.energy(layer, extents, sum(stored.values())) * len(side.clusters)
+        for k, each in enumerate(boxes):
+            if each and all(self.stays_in_core(tensor, layer, own) for tensor, _ in each):
+                stored[k] = 0.0
+        if all(self.stays_in_core(layer.result, reader, own) for reader in self.network.readers.get(layer.result, [])):
+            stored[-1] = 0.0
+        key = layer.name, *extents.values(), *stored.values()
+        if key not in self.known:
+            self.known[key] = self.cluster.of(layer, self.products[layer.name], extents, stored)
+        return self.known[key]
+
+    def stays_in_core(self, tensor: Tensor, reader: Layer, own: set[Tensor]) -> bool:
+        """Whether the vector unit hands a tensor to itself: it does not go through SRAM."""
+        maker = self.network.maker.get(tensor)
+        return tensor in own and maker is not None and not maker.macs and not reader.macs
+
+    def energy(self, layer: Layer, extents: dict[Axis, int], size: float) -> float:
+        """Of a layer's part: multiply-accumulates, and bytes that cores take in and give."""
+        core, sram = self.target.cluster.core, self.target.cluster.sram
+        points = math.prod(extents.values())
+        width = width_of(layer.operands[0].pieces[0].tensor.element_bits)
+        moved = size * (sram.energy_pj_per_byte + 2 * core.nram.energy_pj_per_byte)
+        return points * layer.macs * core.matrix.energy_pj_per_mac.of(width) + moved
+
+
+def run_bytes(tensor: Tensor, box: Box) -> int:
+    """Bytes of a box that lie one behind the other in DRAM."""
+    run = 1
+    for axis in reversed(tensor.axes):
+        low, high = box.get(axis, (0, axis.extent))
+        run *= high - low
+        if high - low < axis.extent:
+            break
+    return max(1, run * tensor.element_bits // 8)
