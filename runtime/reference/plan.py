@@ -419,13 +419,13 @@ class _Part:
                 yield id(resident), store, box
 
     def overwrite(self) -> None:
-        """A result in the storage of another tensor takes the elements at its places, or all where places differ."""
-        result = self.layer.result
-        for resident, _ in self.memory.active[result]:
+        """A result in the storage of another tensor takes the places that it has read of it."""
+        for resident, _ in self.memory.active[self.layer.result]:
             old = self.machine.tensors.get(resident.storage_of)
+            read = [box for boxes in self.layer.part(self.box) for tensor, box in boxes if tensor is old]
             for _, store in self.memory.active[old] if old is not None else ():
-                box = self.box if old is not None and old.axes == result.axes else {}
-                store.drop(store.place(box))
+                for box in read:
+                    store.drop(store.place(box))
 
 
 def _of(kept: Kept, place: int, tensor: Tensor) -> list[tuple[Axis, Range]]:
