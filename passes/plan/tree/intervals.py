@@ -211,7 +211,7 @@ class LayerInterval:
     def is_windowed(self, group: Class) -> bool:
         return any(
             read.position is not None and any(read.position.moves(axis) for axis in self.reads.axes[layer] & group)
-            and read.axis not in self.reads.plain(layer, read.tensor).values()
+            and (read.tensor is layer.result or read.axis not in self.reads.plain(layer, read.tensor).values())
             for layer in self.layers for read in self.reads.of[layer]
         )  # fmt: skip
 
