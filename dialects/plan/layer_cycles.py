@@ -135,14 +135,14 @@ class ClusterCycles:
         vector: Cycles = vector_cycles(self.cluster.core.vector, work, points, element_bytes)
         if not products:
             return LayerCycles(0 * vector, vector, self.copied(copies, 0 * copies))
-        matrix, for_all = None, 0 * copies
-        for product in products:
-            for parts, does_share_weights in self.shares(product, extents):
-                found = self.on_matrix(product.work(extents, element_bytes, parts))
-                own = stored.get(product.weights, 0.0) * does_share_weights
-                is_less = True if matrix is None else found < matrix
-                for_all = for_all + is_less * (own - for_all)
-                matrix = found if matrix is None else smaller(matrix, found)
+        ways = [
+            (self.on_matrix(product.work(extents, element_bytes, parts)), stored.get(product.weights, 0.0) * is_shared)
+            for product in products for parts, is_shared in self.shares(product, extents)
+        ]  # fmt: skip
+        matrix, for_all = ways[0]
+        for cycles, shared in ways[1:]:
+            for_all = for_all + (cycles < matrix) * (shared - for_all)
+            matrix = smaller(matrix, cycles)
         is_on_matrix = matrix <= vector if products[0].is_by_channel else 1
         for_all = for_all * is_on_matrix
         return LayerCycles(matrix * is_on_matrix, vector * (1 - is_on_matrix), self.copied(copies - for_all, for_all))

@@ -76,7 +76,7 @@ class NestCosts:
             cut, runs = self.cut(layer, k, extents, parts)
             stored = self.stored(layer, tiles, inside)
             if self.is_energy:
-                total[0] += runs * self.energy(layer, cut, sum(stored.values()))
+                total[0] += runs * self.energy(layer, cut, np.sum(list(stored.values()), axis=0))
                 continue
             if layer not in self.products:
                 self.products[layer] = tuple(products_of(layer))

@@ -279,7 +279,7 @@ class LoopNest:
         interior = self.interior
         if interior.costs is None:
             return np.zeros(self.shape[1])
-        tiles = dict(zip(interior.tensors, sum(self.buffers), strict=True))
+        tiles = dict(zip(interior.tensors, np.add(*self.buffers), strict=True))
         inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
         parts = [self.loops.parts.at(numbers) for numbers in self.nests]
         return interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside)

@@ -112,8 +112,8 @@ class PlanSearch:
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
         share = self.reads.dealt.share
-        axes = (axis for each in (*self.layers, *network.tensors) for axis in each.axes)
-        self.extents = Extents({axis: share(axis) for axis in axes})
+        axes = (*(layer.axes for layer in self.layers), *(tensor.axes for tensor in network.tensors))
+        self.extents = Extents({axis: share(axis) for own in axes for axis in own})
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users: Mapping[Tensor, list[int]] = {
             t: sorted(number[layer] for layer in users) for t, users in self.reads.users.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -38,9 +37,6 @@ from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
 from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
-
-NodeT = TypeVar("NodeT", Compute, Loop, Sequence, Node)
-
 
 @dataclass(frozen=True)
 class TreePlace:
@@ -125,23 +121,28 @@ def plan_of(search: PlanSearch) -> Sequence:
     found = _once(_Trace(search).whole(), frozenset())
     whole = found if isinstance(found, Sequence) else Sequence((found,))
     if search.wishes.sum_bits:
-        whole = _with_sums(whole, Named(search.network, whole), search, frozenset())
+        whole = _in_sequence(whole, Named(search.network, whole), search, frozenset())
     return replace(whole, copies=search.copies)
 
 
-def _with_sums(node: NodeT, named: Named, search: PlanSearch, around: frozenset[Axis]) -> NodeT:
+def _with_sums(node: Node, named: Named, search: PlanSearch, around: frozenset[Axis]) -> Node:
     """The tree with the type of sums that wait, where it is not that of elements.  `around`: what loops cut."""
     match node:
         case Compute():
             made = (named.layers[name] for name in node.layers)
             sums = tuple(
-                Sum(layer.result.name, search.wishes.carry) for layer in made
-                if search.reads.widening(layer.result) > 1.0 and around & layer.combine.keys() - {*layer.result.axes}
+                Sum(each.result.name, search.wishes.carry) for each in made
+                if search.reads.widening(each.result) > 1.0 and around & each.combine.keys() - {*each.result.axes}
             )  # fmt: skip
             return replace(node, sums=sums)
         case Loop():
             _, group, _ = named.class_of(node)
-            return replace(node, body=_with_sums(node.body, named, search, around | group))
+            return replace(node, body=_in_sequence(node.body, named, search, around | group))
+        case Sequence():
+            return _in_sequence(node, named, search, around)
+
+
+def _in_sequence(node: Sequence, named: Named, search: PlanSearch, around: frozenset[Axis]) -> Sequence:
     return replace(node, children=tuple(_with_sums(child, named, search, around) for child in node.children))
 
 
