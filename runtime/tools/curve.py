@@ -11,14 +11,17 @@ from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import CurveOptions
 from frustum.runtime.study.planned import curve_of
-from frustum.runtime.tools.plan import networks_of_request
+from frustum.runtime.tools.plan import networks_of_request, wished
 
 
 def main(options: CurveOptions) -> int:
     if options.svg is not None:
         check_writable_file(Path(options.svg))
-    networks, target, _ = networks_of_request(options)
-    curves = [curve_of(network, target, cache=not options.no_cache) for network in networks]
+    networks, target, request = networks_of_request(options)
+    curves = [
+        curve_of(network, target, wishes=wishes, cache=not options.no_cache)
+        for network, wishes in wished(networks, target, request)
+    ]
     if options.svg is not None:
         for number, each in enumerate(curves):
             file = Path(options.svg)
