@@ -160,13 +160,26 @@ def curve_of(
     """One search answers all shares of the cluster's SRAM; `wishes` and `cache` as for `planned`."""
     from frustum.runtime.study.kept import CURVE, KeptSearch
 
-    place = KeptSearch.of(network, target, CURVE, wishes) if cache else None
-    found = place.curve() if place else None
+    kept = kept_curve(network, target, wishes) if cache else None
+    if kept is not None:
+        return kept
     asked = _of_target(wishes, target)
+    found = _searched_curve(network, target, asked)
+    place = KeptSearch.of(network, target, CURVE, wishes) if cache else None
+    if place:
+        place.keep_curve(*found)
+    return Curve(network.name, *found, network.compulsory_bytes, asked.optimise, per_byte(asked))
+
+
+def kept_curve(network: AxisNetwork, target: Target, wishes: Wishes | None = None) -> Curve | None:
+    """The curve that was found before; nothing is searched."""
+    from frustum.runtime.study.kept import CURVE, KeptSearch
+
+    place = KeptSearch.of(network, target, CURVE, wishes)
+    found = place.curve() if place else None
     if found is None:
-        found = _searched_curve(network, target, asked)
-        if place:
-            place.keep_curve(*found)
+        return None
+    asked = _of_target(wishes, target)
     return Curve(network.name, *found, network.compulsory_bytes, asked.optimise, per_byte(asked))
 
 

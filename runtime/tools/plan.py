@@ -22,10 +22,10 @@ from frustum.runtime.model import request as asked
 from frustum.runtime.model.check_plan import COUNTS, FORMAT, OPTIONS, node_claims, outermost
 from frustum.runtime.model.identity import model_digest
 from frustum.runtime.model.options import Keywords, Request, flag_of, options_of, with_stored_dtype
+from frustum.runtime.model.plan_units import AskedUnits
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import PlanOptions
 from frustum.runtime.study.planned import CountedPlan, planned
-from frustum.runtime.tools.plan_units import AskedUnits
 
 WISHED = "policy", "rules", "thresholds", "cuts", "optimise", "carry"
 """Options of `compile` that ask something of a plan."""

@@ -1,4 +1,4 @@
-# Tests: test/runtime/tools/test_plan_units.py
+# Tests: test/runtime/model/test_plan_units.py
 """Cuts of plans as people write them."""
 
 from __future__ import annotations

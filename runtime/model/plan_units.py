@@ -1,4 +1,3 @@
-# Tests: test/runtime/tools/test_plan_units.py
 """Units of a plan as a tree that a policy or a list of cuts gives, in place of those that the search finds."""
 
 from __future__ import annotations

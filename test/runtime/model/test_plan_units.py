@@ -17,8 +17,8 @@ from frustum.passes.fuse.policy import PolicyError
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.plan.text.cuts import cuts_after, source_of
 from frustum.runtime.failures import UsageError
-from frustum.runtime.tools import plan_units
-from frustum.runtime.tools.plan_units import AskedUnits
+from frustum.runtime.model import plan_units
+from frustum.runtime.model.plan_units import AskedUnits
 
 EDGE = targets.load("edge")
 RULES = "S1,1,4"
