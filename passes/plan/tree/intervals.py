@@ -153,6 +153,18 @@ class LayerInterval:
                 found.append((group, self.is_windowed(group)))
         return found
 
+    @cached_property
+    def scalable(self) -> list[Class]:
+        """Classes of which every pass of a loop around several units has one tile, of layers and of all that they read:
+        no windows, and no tensor with an axis of the class that is read along another one, as keys are."""
+        return [
+            group for group, is_windowed in self.classes
+            if not is_windowed and all(
+                read.position is not None and any(read.position.moves(axis) for axis in self.reads.axes[layer] & group)
+                for layer in self.layers for read in self.reads.of[layer] if read.axis in group
+            )
+        ]  # fmt: skip
+
     def is_windowed(self, group: Class) -> bool:
         return any(
             read.position is not None and any(read.position.moves(axis) for axis in self.reads.axes[layer] & group)

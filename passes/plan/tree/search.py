@@ -25,6 +25,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import good_nests
+from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, steps_of
@@ -99,6 +100,7 @@ class PlanSearch:
     record: ForestRecord
     may_end: bool
     known: KnownParts
+    costs: NestCosts | None
 
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None,
@@ -125,6 +127,7 @@ class PlanSearch:
         self.bound: Floats = np.full(LEVELS + 1, np.inf)
         """Plans that are no better are of no use."""
         self.known = known or KnownParts()
+        self.costs = NestCosts.of(wishes)
         self._keys = IntervalKeys(self.reads, self.layers, self.known.numbers)
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
         self._passes: KnownPasses = {}
@@ -206,7 +209,7 @@ class PlanSearch:
         if placed.number not in self.known.good:
             self.spend(NEST_WORK)
             self.known.good[placed.number] = good_nests(
-                placed.own, placed.extents, self.room, self.limits, self._passes
+                placed.own, placed.extents, self.room, self.limits, self._passes, self.costs
             )
         return self.known.good[placed.number]
 
@@ -232,8 +235,8 @@ class PlanSearch:
 
     def _loop_ways(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> Iterator[LoopWay]:
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
-        for group, is_windowed in own.classes:
-            if is_windowed or not (own.may_be_dealt or self.reads.dealt.axes.isdisjoint(group)):
+        for group in own.scalable:
+            if not (own.may_be_dealt or self.reads.dealt.axes.isdisjoint(group)):
                 continue
             still = [t for t in free if not any(axis in group for axis in t.axes)]
             weights = sum(self.reads.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)

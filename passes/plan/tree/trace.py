@@ -13,6 +13,7 @@ from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.clusters import NotExchanged
 from frustum.dialects.plan.count import Counted, count
+from frustum.dialects.plan.cycles import timed
 from frustum.dialects.plan.tree import (
     Compute,
     Halo,
@@ -56,7 +57,23 @@ TRIES = 4
 def fitting_plan(
     network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES
 ) -> tuple[Sequence, Counted]:  # fmt: skip
-    """The plan with the fewest DRAM bytes, and its count; DoesNotFit where none fits.  `capacity`: of each cluster.
+    """The plan with the least of what is wished, DRAM bytes if nothing is said, and its count; DoesNotFit where none
+    fits.  `capacity`: of each cluster.
+
+    Of time and energy prices are rougher than `cycles.timed`, which judges between the plan that was found and that
+    with the fewest bytes.
+    """
+    if wishes.optimise == "bytes":
+        return _fitting_plan(network, capacity, clusters, wishes)
+    assert wishes.target is not None, "time and energy are those of a target"
+    both = (_fitting_plan(network, capacity, clusters, each) for each in (wishes, replace(wishes, optimise="bytes")))
+    judged = [(plan, timed(network, plan, wishes.target)) for plan, _ in both]
+    what = "cycles" if wishes.optimise == "time" else "energy_pj"
+    return min(judged, key=lambda found: (getattr(found[1], what), found[1].dram_bytes))
+
+
+def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes) -> tuple[Sequence, Counted]:
+    """The best plan that fits.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
     than there is, the plan for so much less is taken; where none of all clusters fits, one for a single cluster.
@@ -270,7 +287,7 @@ class _Trace:
         shares = np.array([place.resident.get(t, 0.0) for t in own.touched])
         room = search.room[level : level + 1]
         best: tuple[float, LoopNest, int] | None = None
-        ways = nest_ways(own, place.extents, search.limits, {})
+        ways = nest_ways(own, place.extents, search.limits, {}, search.costs)
         nests = LoopNest.all_of(ways.interior, ways.loops, ways.singles)
         if ways.pairs:
             nests += LoopNest.all_of(ways.interior, ways.loops, ways.of_two(stride=1))
