@@ -98,7 +98,8 @@ UNITS: dict[Optimise, tuple[str, str]] = {"bytes": ("bytes", "B"), "time": ("cyc
 class Curve:
     """DRAM bytes for shares of an SRAM: `capacities` and `moved`, from the least share for which there is a plan.
 
-    With another `optimise` the cycles or picojoules of these plans; `per_byte`: what a byte over the DRAM port takes.
+    With another `optimise` cycles or picojoules as the search prices them, which is rougher than a plan's count;
+    `per_byte`: what a byte over the DRAM port takes.
     """
 
     name: str

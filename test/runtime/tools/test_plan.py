@@ -136,6 +136,31 @@ def test_cycles_are_those_of_the_machine(place, plan):
     assert int(found[1].replace(",", "")) > 2 * printed[0]
 
 
+def cycles(text: str) -> int:
+    found = re.search(r"([\d,]+) cycles", text.splitlines()[0])
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
+def test_least_time_takes_fewer_cycles_and_least_bytes_move_fewer(place, tmp_path, capsys):
+    model, found = planned_models.save(tmp_path, "perceptron", planned_models.perceptron()), {}
+    for what in ("bytes", "time"):
+        words = ["plan", model, "--target", str(place / "tight16.yaml"), "--dtype", "f16", "--optimise", what]
+        assert main(words) == 0
+        found[what] = capsys.readouterr().out
+    assert cycles(found["time"]) < cycles(found["bytes"]) and moved(found["bytes"]) <= moved(found["time"])
+    assert main(words[:-2]) == 0
+    assert capsys.readouterr().out == found["bytes"], "where nothing is said, bytes count"
+
+
+def test_a_curve_of_time_never_rises(plan, place):
+    code, out, _ = plan("--csv", "--optimise", "time", command="curve")
+    head, *lines = csv.reader(io.StringIO(out.strip()))
+    assert code == 0 and head == ["sram_bytes", "cycles", "compulsory_cycles"]
+    found = [int(line[1]) for line in lines]
+    assert found == sorted(found, reverse=True) and found[-1] >= int(lines[-1][2]) > 0
+
+
 # --- what goes wrong ----------------------------------------------------------------------------------------
 
 
