@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from frustum.runtime.failures import UsageError
 from frustum.runtime.report.schema import ReportData
+
+if TYPE_CHECKING:
+    from frustum.runtime.study.planned import Curve
 
 
 class Drawing(Protocol):
     """What shows the run that a report is of (`runtime/show/drawing.py`)."""
 
-    def page(self, report: Report, stops: Path | None) -> str: ...
+    def page(self, report: Report, stops: Path | None, curves: Sequence[Curve]) -> str: ...
 
     def trace(self) -> bytes: ...
 
@@ -73,10 +77,11 @@ class Report(dict[str, Any]):
         brief = screen(self, colours)
         return f"{brief}\n{render(self)}" if verbose else brief
 
-    def html(self, dump_ir: Path | str | None = None) -> str:
+    def html(self, dump_ir: Path | str | None = None, curves: Sequence[Curve] = ()) -> str:
         """One self-contained page that shows the run, as `--html` writes it; `dump_ir`: the folder with the IR of every
-        stop that the page leads to.  UsageError where no time was counted, or many inputs ran."""
-        return self._drawing("html").page(self, None if dump_ir is None else Path(dump_ir))
+        stop that the page leads to; `curves`: those of `frustum.curve`.  UsageError where no time was counted, or many
+        inputs ran."""
+        return self._drawing("html").page(self, None if dump_ir is None else Path(dump_ir), curves)
 
     def trace(self) -> bytes:
         """A trace for Perfetto, as `--trace` writes it (protobuf; package `perfetto`).  UsageError as for `html`."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +17,8 @@ from frustum.runtime.report.figures import Report
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from frustum.runtime.study.planned import Curve
 
 NOUNS = {"trace": "trace", "html": "page"}
 
@@ -45,12 +47,12 @@ class RunDrawing:
     model: Callable[[], ModelProto | Path | None]
     """What ran, as ONNX; None where nobody knows."""
 
-    def page(self, report: Report, stops: Path | None) -> str:
+    def page(self, report: Report, stops: Path | None, curves: Sequence[Curve]) -> str:
         """The page; `stops`: the folder of `--dump-ir`.  UsageError as `refuse_drawing` has it."""
         refuse_drawing("html", self.mode, self.is_stream)
         from frustum.runtime.show.page import page
 
-        return page(self.chain, self.ran, report, stops)
+        return page(self.chain, self.ran, report, stops, curves)
 
     def trace(self) -> bytes:
         """Protobuf for Perfetto.  UsageError as `refuse_drawing` has it."""

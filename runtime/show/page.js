@@ -376,8 +376,14 @@ function all() {
   bytes(); roofline(); graph(); frustum(); time(); memory(); layers();
 }
 
+// --- plans as trees ---
+function curves() {
+  $('curve').hidden = !D.curves.length;
+  put('curve-g', ...D.curves.map(each => el('figure', {}, el('img', { src: 'data:image/svg+xml,' + encodeURIComponent(each.svg), alt: `DRAM bytes of ${each.name} against SRAM`, style: 'max-width:100%' }), el('figcaption', {}, each.name))));
+}
+
 function main() {
-  cards(); host();
+  cards(); host(); curves();
   put('unit', ...D.units.map(unit => el('option', { value: unit.name }, short(`${unit.name}: ${unit.layers[0]}${unit.layers.length > 1 ? ' .. ' + unit.layers[unit.layers.length - 1] : ''}`, 70))));
   put('run', ...D.runs.map((run, k) => el('option', { value: k }, run.name)));
   document.body.classList.toggle('has-many', D.runs.length > 1);

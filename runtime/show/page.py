@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from frustum.dialects.isa.program import MEMORIES, instructions
 from frustum.runtime.model.chain import Chain
@@ -24,6 +24,9 @@ from frustum.runtime.show.gantt import gantt
 from frustum.runtime.show.residence import residences
 from frustum.runtime.time.event_log import event_log
 
+if TYPE_CHECKING:
+    from frustum.runtime.study.planned import Curve
+
 MOST_BUFFERS = 4000
 """That a memory map draws of one run; the largest in bytes x cycles."""
 MOST_LINES, LONGEST_LINE, MOST_IR = 5, 220, 500_000
@@ -33,9 +36,11 @@ KEPT = ("model", "target", "target_file", "dtype", "policy", "clock_hz", "dram",
 """What the page shows of the report as it is."""
 
 
-def page(chain: Chain, ran: RanChain, report: Report, stops: Path | None = None) -> str:
+def page(
+    chain: Chain, ran: RanChain, report: Report, stops: Path | None = None, curves: Sequence[Curve] = ()
+) -> str:  # fmt: skip
     """The page; `stops`: the folder of `--dump-ir`.  Every executable's run must have been timed."""
-    data = page_data(chain, ran, report, stops)
+    data = page_data(chain, ran, report, stops, curves)
     room = files(__package__)
     text = (room / "page.html").read_text(encoding="utf-8")
     parts = {name: (room / f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
@@ -47,7 +52,9 @@ def page(chain: Chain, ran: RanChain, report: Report, stops: Path | None = None)
     return text
 
 
-def page_data(chain: Chain, ran: RanChain, report: Report, stops: Path | None = None) -> dict[str, Any]:
+def page_data(
+    chain: Chain, ran: RanChain, report: Report, stops: Path | None = None, curves: Sequence[Curve] = ()
+) -> dict[str, Any]:  # fmt: skip
     """All that the page shows."""
     data: Mapping[str, Any] = report
     begins = {each["name"]: each["start_cycle"] or 0 for each in data["subgraphs"]}
@@ -68,6 +75,7 @@ def page_data(chain: Chain, ran: RanChain, report: Report, stops: Path | None = 
             for name, each in ran.runs.items()
             if each.timeline is not None
         ],
+        "curves": [{"name": each.name, "svg": each.svg()} for each in curves],
         "ir": snippets(stops, {each["name"] for each in data["layers"]}) if stops else [],
     }
 

@@ -1,5 +1,6 @@
 """What a search over plans found before: plans and curves in the cache (`runtime/model/cache.py`), under the checksum
-of the network's structure, the SRAM, the number of clusters, and the code of the search.
+of the network's structure, the machine, what was asked, and the code of the search.  Of the machine a curve of bytes
+depends on the SRAM and the number of clusters alone.
 
 No name is in the key. Plans are kept with numbered names, so that they are found again for an equal network of other
 names. What is read is sealed, parsed, and checked against the network; what it moves and holds is not counted again,
@@ -10,9 +11,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.structure import Structure, structure_of
@@ -23,12 +24,15 @@ from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.renaming import Names, renamed
 from frustum.dialects.plan.text import plan_text
 from frustum.dialects.plan.tree import AGAIN, Copy, Node, Resident, Sequence, copies_in, nodes_in
-from frustum.dialects.target import Target
+from frustum.dialects.target import Target, digest
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model.cache import Entry, cache_folder, states_of, versions_of
 from frustum.runtime.model.compiled_folder import FAILURES, MANIFEST, Json, read_sealed, sealed
 from frustum.runtime.model.identity import checksum
+
+if TYPE_CHECKING:
+    from frustum.passes.plan.tree.wishes import Wishes
 
 SCHEMA = 1
 PACKAGES = ("frustum", "numpy")
@@ -38,7 +42,7 @@ PLAN, CURVE = "plan", "curve"
 NAME = "kept"
 """Of the network and the machine in the text of a plan that is kept."""
 T = TypeVar("T")
-TOTALS = ("read_bytes", "write_bytes", "link_bytes", "sram_bytes")
+TOTALS = ("read_bytes", "write_bytes", "link_bytes", "sram_bytes", "cycles", "energy_pj")
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,17 @@ class KeptSearch:
     entry: Entry
 
     @staticmethod
-    def of(network: AxisNetwork, target: Target, what: str) -> KeptSearch | None:
+    def of(network: AxisNetwork, target: Target, what: str, wishes: Wishes | None = None) -> KeptSearch | None:
         """`what`: PLAN or CURVE. None where the cache is off, or names do not tell the network's parts apart."""
         folder = cache_folder()
         structure = None if folder is None else structure_of(network)
         if folder is None or structure is None:
             return None
-        machine = target.cluster.sram.capacity_bytes, target.chip.clusters
-        parts = what, SCHEMA, machine, sys.version, *versions_of(PACKAGES), *states_of(ROOMS), structure.text
+        asked = _asked(structure, wishes)
+        machine: object = digest(replace(target, name=""))
+        if what == CURVE and "optimise" not in asked:
+            machine = target.cluster.sram.capacity_bytes, target.chip.clusters
+        parts = what, SCHEMA, machine, asked, sys.version, *versions_of(PACKAGES), *states_of(ROOMS), structure.text
         key = checksum([f"{each}\n".encode() for each in parts])
         return KeptSearch(network, target, structure, Entry(folder / key))
 
@@ -101,6 +108,18 @@ class KeptSearch:
         self.entry.write(lambda folder: _write_manifest(folder, text))
 
 
+def _asked(structure: Structure, wishes: Wishes | None) -> dict[str, object]:
+    """What is not as where nothing is asked; of layers their numbers."""
+    found = dict[str, object]()
+    if wishes is not None and wishes.optimise != "bytes":
+        found["optimise"] = wishes.optimise
+    if wishes is not None and wishes.carry != "auto":
+        found["carry"] = wishes.carry
+    if wishes is not None and wishes.cuts is not None:
+        found["cuts"] = sorted(structure.layers[name] for name in wishes.cuts.after), wishes.cuts.is_crossed
+    return found
+
+
 def _write_manifest(folder: Path, text: bytes) -> None:
     (folder / MANIFEST).write_bytes(text)
 
@@ -118,19 +137,21 @@ def _plan(data: Json, network: AxisNetwork, target: Target, structure: Structure
     tree = renamed(numbered, names)
     check_plan(network, tree)
     check_clusters(tree, target)
-    read, written, received, held = map(int, data["totals"])
-    counted = Counted(read, written, received, held)
+    *sizes, energy = data["totals"]
+    read, written, received, held, cycles = map(int, sizes)
+    counted = Counted(read, written, received, held, cycles=cycles, energy_pj=float(energy))
     counted.check_fit(f"plan @{network.name}", target.cluster.sram.capacity_bytes)
     counted.points.update((names.layer(number), int(count)) for number, count in data["points"].items())
     for part, sizes in zip(_parts(tree), data["nodes"], strict=True):
-        for each, size in zip(_by_part(counted), sizes, strict=True):
+        for each, number, size in zip(_by_part(counted), (int, int, int, float), sizes, strict=True):
             if size is not None:
-                each[id(part)] = int(size)
+                each[id(part)] = number(size)
     return tree, counted
 
 
-def _by_part(counted: Counted) -> tuple[dict[int, int], ...]:
-    return counted.moved, counted.received, counted.held
+def _by_part(counted: Counted) -> tuple[dict[int, Any], ...]:
+    """Whole numbers, and cycles."""
+    return counted.moved, counted.received, counted.held, counted.taken
 
 
 def _parts(tree: Node) -> Iterator[Node | Resident]:

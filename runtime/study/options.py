@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
+from frustum.dialects.choices import POLICIES, Carry, Optimise
 from frustum.runtime.model.option_texts import at_least
 from frustum.runtime.model.options import Keywords, Request, option, said
 
@@ -84,8 +86,42 @@ class CompareOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(Keywords):
-    """Print the plan of a model as a tree (docs/ir-plan.md), with DRAM bytes and SRAM of every node, on all
+class TreeKeywords(Keywords):
+    """What `frustum.plan` and `frustum.curve` are asked: some options mean a plan as a tree."""
+
+    policy: str | None = field(
+        default=None,
+        kw_only=False,
+        metadata=said(
+            "units of the outermost sequence: the best (`optimal`), those that rules grow (docs/fusion.md), or each"
+            " operation by itself (`none`); but for `optimal` they hand everything on through DRAM",
+            choices=POLICIES, unsaid="`optimal`, or what the target's options say",
+        ),
+    )  # fmt: skip
+    cuts: str | None = option(
+        "units end behind these layers and nowhere else, planned together; names as in the plan or the model",
+        "LAYER,LAYER", unsaid="as the policy finds",
+    )
+    optimise: Optimise | None = field(
+        default=None,
+        metadata=said(
+            "what there is least of: DRAM bytes (`bytes`, the default), cycles or energy", choices=get_args(Optimise),
+            unsaid="`bytes`",
+        ),
+    )  # fmt: skip
+    carry: Carry | None = field(
+        default=None,
+        metadata=said(
+            "type of sums that wait between passes of a reduction: f32, the element type, or what moves the fewest"
+            " bytes (`auto`, the default)",
+            choices=get_args(Carry), unsaid="`auto`",
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(TreeKeywords):
+    """Print the plan of a model as a tree (docs/ir-plan.md), with DRAM bytes, SRAM and cycles of every node, on all
     clusters of the target."""
 
     output: str | None = option("write it to a file", "FILE", flag="-o", unsaid="it is printed")
@@ -98,8 +134,9 @@ class PlanOptions(Keywords):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurveOptions(Keywords):
-    """Print DRAM bytes against SRAM capacity, for 64 shares of a cluster's SRAM, with the compulsory bytes."""
+class CurveOptions(TreeKeywords):
+    """Print DRAM bytes (or cycles or energy: --optimise) against SRAM capacity, for 64 shares of a cluster's SRAM, with
+    those of the compulsory bytes."""
 
     csv: bool = option("as CSV", default=False)
     svg: str | None = option("draw it", "FILE", unsaid="it is printed")

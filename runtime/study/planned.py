@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from frustum.dialects.choices import Optimise
 
 if TYPE_CHECKING:
     from frustum.dialects.axes.network import AxisNetwork
     from frustum.dialects.plan.count import Counted
     from frustum.dialects.plan.tree import Node, Resident
     from frustum.dialects.target import Target
+    from frustum.passes.plan.tree.wishes import Wishes
 
 
 @dataclass(frozen=True)
@@ -28,88 +32,120 @@ class CountedPlan:
     """Whether it was found before, and taken from the cache."""
 
     def text(self) -> str:
-        """As a file has it, with a comment behind each line: bytes over DRAM port and links, and the most SRAM."""
+        """As a file has it, with a comment behind each line: bytes over DRAM port and links, the most SRAM, cycles."""
         from frustum.dialects.plan.text import plan_text
 
         def comment(node: Node | Resident) -> str:
             counted = self.counted
             sizes = {"moved": counted.moved, "received over links": counted.received, "held": counted.held}
-            return ", ".join(f"{found:,} B {what}" for what, each in sizes.items() if (found := each.get(id(node), 0)))
+            found = [f"{size:,} B {what}" for what, each in sizes.items() if (size := each.get(id(node), 0))]
+            cycles = math.ceil(counted.taken.get(id(node), 0.0))
+            return ", ".join([*found, f"{cycles:,} cycles"] if cycles else found)
 
         return plan_text(self.network.name, self.target.name, self.tree, comment)
 
 
 def planned(
-    network: AxisNetwork, target: Target, tree: Node | None = None, *, cache: bool = False
+    network: AxisNetwork, target: Target, tree: Node | None = None, *, wishes: Wishes | None = None, cache: bool = False
 ) -> CountedPlan:  # fmt: skip
-    """The plan with the fewest DRAM bytes on all clusters, or a given one; PlanError where it is none of the network or
-    for more clusters, DoesNotFit where it takes more SRAM than there is.
+    """The plan with the fewest DRAM bytes on all clusters, or what `wishes` ask for, or a given one; PlanError where it
+    is none of the network or for more clusters, DoesNotFit where it takes more SRAM than there is.
 
     `cache`: take the one that was found before, and keep what is found now.
     """
     from frustum.dialects.plan.clusters import check_clusters
-    from frustum.dialects.plan.count import count
+    from frustum.dialects.plan.cycles import timed
 
     if tree is None:
-        return _searched(network, target, cache=cache)
-    counted = count(network, tree)
+        return _searched(network, target, wishes, cache=cache)
+    assert wishes is None, "a plan that is given is as it is"
+    counted = timed(network, tree, target)
     check_clusters(tree, target)
     counted.check_fit(f"plan @{network.name}", target.cluster.sram.capacity_bytes)
     return CountedPlan(network, target, tree, counted)
 
 
-def _searched(network: AxisNetwork, target: Target, *, cache: bool) -> CountedPlan:
+def _searched(network: AxisNetwork, target: Target, wishes: Wishes | None, *, cache: bool) -> CountedPlan:
+    from frustum.dialects.plan.cycles import timed
     from frustum.runtime.study.kept import PLAN, KeptSearch
 
-    place = KeptSearch.of(network, target, PLAN) if cache else None
+    place = KeptSearch.of(network, target, PLAN, wishes) if cache else None
     before = place.plan() if place else None
     if before is not None:
         return CountedPlan(network, target, *before, cached=True)
     from frustum.passes.plan.tree.trace import fitting_plan
 
-    found, counted = fitting_plan(network, target.cluster.sram.capacity_bytes, target.chip.clusters)
+    sram, clusters = target.cluster.sram.capacity_bytes, target.chip.clusters
+    found, _ = fitting_plan(network, sram, clusters, _of_target(wishes, target))
+    counted = timed(network, found, target)
     if place:
         place.keep_plan(found, counted)
     return CountedPlan(network, target, found, counted)
 
 
+def _of_target(wishes: Wishes | None, target: Target) -> Wishes:
+    """With the machine whose time and energy they are."""
+    from frustum.passes.plan.tree.wishes import NO_WISHES
+
+    return replace(wishes or NO_WISHES, target=target)
+
+
+UNITS: dict[Optimise, tuple[str, str]] = {"bytes": ("bytes", "B"), "time": ("cycles", "cycles"), "energy": ("pj", "pJ")}
+"""Of what a curve is, in heads of columns and in text."""
+
+
 @dataclass(frozen=True)
 class Curve:
-    """DRAM bytes for shares of an SRAM: `capacities` and `moved`, from the least share for which there is a plan."""
+    """DRAM bytes for shares of an SRAM: `capacities` and `moved`, from the least share for which there is a plan.
+
+    With another `optimise` cycles or picojoules as the search prices them, which is rougher than a plan's count;
+    `per_byte`: what a byte over the DRAM port takes.
+    """
 
     name: str
     capacities: Sequence[int]
     moved: Sequence[int]
     compulsory_bytes: int
+    optimise: Optimise = "bytes"
+    per_byte: float = 1.0
+
+    @property
+    def compulsory(self) -> int:
+        """What compulsory bytes take."""
+        return math.ceil(self.compulsory_bytes * self.per_byte)
 
     def rows(self) -> list[tuple[int, int, float]]:
-        return [(c, m, m / self.compulsory_bytes) for c, m in zip(self.capacities, self.moved, strict=True)]
+        return [(c, m, m / self.compulsory) for c, m in zip(self.capacities, self.moved, strict=True)]
 
     def text(self) -> str:
         """A line for each capacity: bytes, times the compulsory ones, and a bar."""
-        most = max(self.moved)
-        lines = [f"{self.name}: compulsory {self.compulsory_bytes:,} B", "  SRAM bytes    DRAM bytes  ratio"]
+        most, unit = max(self.moved), UNITS[self.optimise][1]
+        what = "DRAM bytes" if self.optimise == "bytes" else unit
+        lines = [f"{self.name}: compulsory {self.compulsory:,} {unit}", f"  SRAM bytes  {what:>12}  ratio"]
         for capacity, moved, ratio in self.rows():
             lines.append(f"{capacity:>12,}  {moved:>12,}  {ratio:5.3f}  {'#' * max(1, round(30 * moved / most))}")
         return "\n".join(lines) + "\n"
 
     def csv(self) -> str:
-        lines = [f"{c},{m},{self.compulsory_bytes}" for c, m in zip(self.capacities, self.moved, strict=True)]
-        return "\n".join(["sram_bytes,dram_bytes,compulsory_bytes", *lines]) + "\n"
+        unit = UNITS[self.optimise][0]
+        head = f"sram_bytes,{'dram_bytes' if self.optimise == 'bytes' else unit},compulsory_{unit}"
+        lines = [f"{c},{m},{self.compulsory}" for c, m in zip(self.capacities, self.moved, strict=True)]
+        return "\n".join([head, *lines]) + "\n"
 
     def svg(self) -> str:
         """Both axes are logarithmic; the dashed line is what any plan moves."""
         width, height, edge = 640, 360, 48
-        x, y = np.log(self.capacities), np.log([*self.moved, self.compulsory_bytes])
+        x, y = np.log(self.capacities), np.log([*self.moved, self.compulsory])
         across = edge + (x - x[0]) / max(x[-1] - x[0], 1e-9) * (width - 2 * edge)
         up = height - edge - (y - y.min()) / max(float(np.ptp(y)), 1e-9) * (height - 2 * edge)
         points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, up, strict=False))
-        low = up[-1]
+        low, unit = up[-1], UNITS[self.optimise][1]
+        of_dram = f"{unit} of DRAM" if self.optimise == "bytes" else unit
         words = [
             f'<text x="{edge}" y="{height - 16}">{self.capacities[0]:,} B of SRAM</text>',
             f'<text x="{width - edge}" y="{height - 16}" text-anchor="end">{self.capacities[-1]:,} B</text>',
-            f'<text x="{edge}" y="{edge - 12}">{self.moved[0]:,} B of DRAM</text>',
-            f'<text x="{width - edge}" y="{low + 16:.1f}" text-anchor="end">{self.compulsory_bytes:,} B</text>',
+            f'<text x="{edge}" y="{edge - 12}">{self.moved[0]:,} {of_dram}</text>',
+            f'<text x="{width - edge}" y="{low + 16:.1f}" text-anchor="end">{self.compulsory:,} {unit}</text>',
         ]
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
@@ -119,28 +155,56 @@ class Curve:
         )
 
 
-def curve_of(network: AxisNetwork, target: Target, *, cache: bool = False) -> Curve:
-    """One search answers all shares of the cluster's SRAM; `cache` as for `planned`."""
+def curve_of(
+    network: AxisNetwork, target: Target, *, wishes: Wishes | None = None, cache: bool = False
+) -> Curve:  # fmt: skip
+    """One search answers all shares of the cluster's SRAM; `wishes` and `cache` as for `planned`."""
     from frustum.runtime.study.kept import CURVE, KeptSearch
 
-    place = KeptSearch.of(network, target, CURVE) if cache else None
+    kept = kept_curve(network, target, wishes) if cache else None
+    if kept is not None:
+        return kept
+    asked = _of_target(wishes, target)
+    found = _searched_curve(network, target, asked)
+    place = KeptSearch.of(network, target, CURVE, wishes) if cache else None
+    if place:
+        place.keep_curve(*found)
+    return Curve(network.name, *found, network.compulsory_bytes, asked.optimise, per_byte(asked))
+
+
+def kept_curve(network: AxisNetwork, target: Target, wishes: Wishes | None = None) -> Curve | None:
+    """The curve that was found before; nothing is searched."""
+    from frustum.runtime.study.kept import CURVE, KeptSearch
+
+    place = KeptSearch.of(network, target, CURVE, wishes)
     found = place.curve() if place else None
     if found is None:
-        found = _searched_curve(network, target)
-        if place:
-            place.keep_curve(*found)
-    return Curve(network.name, *found, network.compulsory_bytes)
+        return None
+    asked = _of_target(wishes, target)
+    return Curve(network.name, *found, network.compulsory_bytes, asked.optimise, per_byte(asked))
 
 
-def _searched_curve(network: AxisNetwork, target: Target) -> tuple[list[int], list[int]]:
+def per_byte(wishes: Wishes) -> float:
+    """What a byte over the DRAM port takes of what there should be least of: searches count all else in such bytes."""
+    if wishes.optimise == "bytes":
+        return 1.0
+    assert wishes.target is not None, "time and energy are those of a target"
+    dram, sram = wishes.target.chip.dram, wishes.target.cluster.sram
+    if wishes.optimise == "energy":
+        return dram.energy_pj_per_byte + sram.energy_pj_per_byte
+    return 1.0 / dram.port_bytes_per_cycle
+
+
+def _searched_curve(network: AxisNetwork, target: Target, wishes: Wishes) -> tuple[list[int], list[int]]:
     from frustum.passes.plan.tree.search import searches
     from frustum.passes.plan.tree.trace import no_plan
     from frustum.passes.plan.tree.units import LEVELS, NEARLY
 
-    found = list(searches(network, target.cluster.sram.capacity_bytes, range(LEVELS + 1), target.chip.clusters))
+    sram = target.cluster.sram.capacity_bytes
+    found = list(searches(network, sram, range(LEVELS + 1), target.chip.clusters, wishes))
     curve = np.minimum.reduce([search.curve for search in found])
     is_there = np.isfinite(curve)
     if not is_there.any():
-        raise no_plan(network, target.cluster.sram.capacity_bytes)
-    capacities, moved = found[0].room[is_there].astype(int).tolist(), curve[is_there] / NEARLY
+        raise no_plan(network, sram, wishes)
+    capacities, moved = found[0].room[is_there].astype(int).tolist(), curve[is_there] / NEARLY * per_byte(wishes)
     return capacities, np.ceil(moved).astype(int).tolist()

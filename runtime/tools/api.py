@@ -43,7 +43,7 @@ from frustum.runtime.show.drawing import RunDrawing
 from frustum.runtime.study.difference import Difference
 from frustum.runtime.study.explain_text import Explanation
 from frustum.runtime.study.exploration import Exploration
-from frustum.runtime.study.options import ExplainKeywords
+from frustum.runtime.study.options import ExplainKeywords, TreeKeywords
 from frustum.runtime.study.planned import CountedPlan, Curve, curve_of, planned
 from frustum.runtime.study.published.cases import ComparedFigure
 
@@ -308,31 +308,37 @@ def explain(asked: ExplainKeywords) -> Explanation:
     return explanation(asked)[0]
 
 
-@takes(Keywords)
-def plan(asked: Keywords) -> tuple[CountedPlan, ...]:
+@takes(TreeKeywords)
+def plan(asked: TreeKeywords) -> tuple[CountedPlan, ...]:
     """The plan with the fewest DRAM bytes on all clusters, of every network of a model, as a tree (docs/ir-plan.md).
 
-    `model` and those options of `frustum.compile` that say something of the network or the machine; with `cache` a
-    plan that was found before is taken (`cached`), also for a network of other names.
+    `model` and those options of `frustum.compile` that say something of the network or the machine, or ask something of
+    the plan; with `cache` a plan that was found before is taken (`cached`), also for a network of other names.
     """
-    from frustum.runtime.tools.plan import networks_of_request
+    from frustum.runtime.tools.plan import networks_of_request, wished
 
     check_choices(asked)
-    networks, target, _ = networks_of_request(asked)
-    return tuple(planned(network, target, cache=asked.cache) for network in networks)
+    networks, target, request = networks_of_request(asked)
+    return tuple(
+        planned(network, target, wishes=wishes, cache=asked.cache)
+        for network, wishes in wished(networks, target, request)
+    )
 
 
-@takes(Keywords)
-def curve(asked: Keywords) -> tuple[Curve, ...]:
+@takes(TreeKeywords)
+def curve(asked: TreeKeywords) -> tuple[Curve, ...]:
     """DRAM bytes against SRAM capacity of every network of a model, for 64 shares of a cluster's SRAM.
 
     `model` and options as for `frustum.plan`.
     """
-    from frustum.runtime.tools.plan import networks_of_request
+    from frustum.runtime.tools.plan import networks_of_request, wished
 
     check_choices(asked)
-    networks, target, _ = networks_of_request(asked)
-    return tuple(curve_of(network, target, cache=asked.cache) for network in networks)
+    networks, target, request = networks_of_request(asked)
+    return tuple(
+        curve_of(network, target, wishes=wishes, cache=asked.cache)
+        for network, wishes in wished(networks, target, request)
+    )
 
 
 def explore(

@@ -15,18 +15,22 @@ from frustum.dialects.plan.parse import extents_of, read_plans
 from frustum.dialects.plan.text import plan_text
 from frustum.dialects.target import Target, digest
 from frustum.passes.onnx.import_onnx import INT8
+from frustum.passes.plan.tree.wishes import Wishes
 from frustum.runtime.failures import GOOD, UsageError
 from frustum.runtime.files import check_writable_file, write_file
 from frustum.runtime.model import request as asked
 from frustum.runtime.model.check_plan import COUNTS, FORMAT, OPTIONS, node_claims, outermost
 from frustum.runtime.model.identity import model_digest
 from frustum.runtime.model.options import Keywords, Request, flag_of, options_of, with_stored_dtype
+from frustum.runtime.model.plan_units import AskedUnits
 from frustum.runtime.report.terminal import show
 from frustum.runtime.study.options import PlanOptions
 from frustum.runtime.study.planned import CountedPlan, planned
 
-TAKEN = {"model", "target", "dtype", "shapes", "dims", "batch", "bind", "host", "weights_seed"}
-"""Options of `compile` that say something of the network or the machine, and not of how the present planner plans."""
+WISHED = "policy", "rules", "thresholds", "cuts", "optimise", "carry"
+"""Options of `compile` that ask something of a plan."""
+TAKEN = {"model", "target", "dtype", "shapes", "dims", "batch", "bind", "host", "weights_seed", *WISHED}
+"""These, and those that say something of the network or the machine, but not of how the present planner plans."""
 
 
 def main(options: PlanOptions) -> int:
@@ -35,8 +39,12 @@ def main(options: PlanOptions) -> int:
             check_writable_file(Path(file))
     networks, target, request = networks_of_request(options)
     if options.plan is None:
-        found = [planned(network, target, cache=not options.no_cache) for network in networks]
+        found = [
+            planned(network, target, wishes=wishes, cache=not options.no_cache)
+            for network, wishes in wished(networks, target, request)
+        ]
     else:
+        refuse_wishes(request)
         found = given_plans(Path(options.plan), networks, target)
     if options.certificate is not None:
         if len(found) < len(networks):
@@ -76,6 +84,24 @@ def networks_with(request: Request) -> tuple[list[AxisNetwork], Target, Request]
     if not found:
         raise UsageError(f"{request.model}: error: there is nothing to plan: all of it runs on the host, or is views")
     return found, target, request
+
+
+def wished(networks: list[AxisNetwork], target: Target, request: Request) -> list[tuple[AxisNetwork, Wishes]]:
+    """Each network with what is asked of its plan; its layers may be in another order.
+
+    UsageError and PolicyError where a policy, or a cut, is none.
+    """
+    policy, rules, thresholds = asked.policy_of(request, target)
+    units = AskedUnits(policy, rules, thresholds, request.cuts).of(networks, target)
+    optimise, carry = request.optimise or "bytes", request.carry or "auto"
+    return [(network, Wishes(optimise, target, carry, cuts)) for network, cuts in units]
+
+
+def refuse_wishes(request: Request) -> None:
+    """UsageError for what has no effect on a plan that is given."""
+    for each, _ in options_of(Keywords):
+        if each.name in WISHED and getattr(request, each.name) is not None:
+            raise UsageError(f"error: {flag_of(each)} has no effect on a plan that is given (--plan)")
 
 
 def refuse_others(options: Keywords) -> None:

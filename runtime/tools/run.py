@@ -73,7 +73,7 @@ def main(options: RunOptions) -> int:
     report = _report(options, job, ran, check, len(inputs))
     if layers is not None:
         report["check"] |= layers.data()
-    _draw(options, report)
+    _draw(options, report, inputs[0])
     _tell(options, report, layers)
     if layers is not None:
         layers.raise_faults(name)
@@ -115,7 +115,7 @@ def _report(options: RunOptions, job: Job, ran: RanChain, check: Check | None, i
     return report
 
 
-def _draw(options: RunOptions, report: Report) -> None:
+def _draw(options: RunOptions, report: Report, inputs: Mapping[str, HostArray]) -> None:
     """The files that show the run."""
     if options.trace:
         traced = report.trace()
@@ -123,7 +123,10 @@ def _draw(options: RunOptions, report: Report) -> None:
     if options.annotate:
         report.annotate(options.annotate)
     if options.html:
-        text = report.html(options.dump_ir)
+        from frustum.runtime.tools.curve import kept_curves
+
+        shapes = {name: array.shape for name, array in inputs.items()} if options.input else {}
+        text = report.html(options.dump_ir, kept_curves(replace(options, shapes={**shapes, **options.shapes})))
         write_file(Path(options.html), lambda path: path.write_text(text, encoding="utf-8"))
 
 

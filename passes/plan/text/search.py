@@ -10,12 +10,15 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from frustum.dialects.choices import Carry, Optimise
 from frustum.dialects.graph import networks_of
 from frustum.dialects.graph.axes import read_network
 from frustum.dialects.plan.dialect import plan_op
 from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.text.apply import plans_of
+from frustum.passes.plan.text.cuts import cuts_after
 from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.wishes import Wishes
 
 
 @dataclass(frozen=True)
@@ -23,18 +26,25 @@ class SearchPlan(ModulePass):
     """Add the plan with the fewest DRAM bytes on all clusters of the target beside every network.
 
     Before: networks, and the target.  After: behind each stands its `fplan.plan`, in place of one that was there.
-    Raises `DoesNotFit` where no plan fits the SRAM of a cluster.
+    `optimise`: what there is least of instead, `time` or `energy`.  `carry`: the type of sums that wait between passes.
+    `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks.
+    Raises `DoesNotFit` where no plan fits the SRAM of a cluster, `PlanError` where a cut is after no layer.
     """
 
     name = "frustum-plan-search"
+    optimise: Optimise = "bytes"
+    carry: Carry = "auto"
+    cuts: str | None = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
         old = {plan.network_name: plan for plan in plans_of(op)}
-        for network in list(networks_of(op)):
-            tree, _ = fitting_plan(
-                read_network(network), target.cluster.sram.capacity_bytes, target.chip.clusters
-            )
+        networks = list(networks_of(op))
+        read = [read_network(network) for network in networks]
+        cuts = [None for _ in read] if self.cuts is None else cuts_after(read, self.cuts)
+        for network, axes, own in zip(networks, read, cuts, strict=True):
+            wishes = Wishes(self.optimise, target, self.carry, own)
+            tree, _ = fitting_plan(axes, target.cluster.sram.capacity_bytes, target.chip.clusters, wishes)
             name = network.sym_name.data
             if name in old:
                 Rewriter.erase_op(old[name])

@@ -7,7 +7,7 @@ So the curves of units with nothing there, less what may stay across each cut, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from frustum.passes.plan.tree.units import (
     shifted,
     wanted_below,
 )
+from frustum.passes.plan.tree.wishes import Stretches
 
 SURE = 0.8
 """A unit of fewer layers may move so many bytes of this one's: limits of repeated work are relative. 2026-11-28."""
@@ -57,12 +58,14 @@ class ForestBounds:
     last_use: NDArray[np.int64]
     is_inside: NDArray[np.bool_]
     """Of every tensor of the network whether nothing else makes or wants it."""
+    stretches: Stretches | None
+    """Its units, where they are given."""
 
     def __init__(
         self, search: UnitPrices, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
-        most: Floats | None,
+        most: Floats | None, stretches: Stretches | None = None,
     ) -> None:  # fmt: skip
-        self.search, self.first, self.stop = search, first, stop
+        self.search, self.first, self.stop, self.stretches = search, first, stop, stretches
         self.extents, self.resident, self.depth = extents, resident, depth
         own = search.placed(first, stop, extents).own
         sizes = {t: own.reads.size(t, extents) * own.shares[t] for t in own.touched}
@@ -86,12 +89,14 @@ class ForestBounds:
         self.last_use[[index[t] for t in own.touched]] = [self.uses[t][-1] for t in own.touched]
         self._room = search.room * own.reads.dealt.clusters
 
-    def last_end(self, here: int) -> int:
-        """Where the longest unit from here ends: not inside of what carries states."""
+    def ends(self, here: int) -> Iterable[int]:
+        """Where units from here may end: not inside of what carries states, unless that is asked for."""
+        if self.stretches is not None:
+            return [self.stretches.ends[here]] if here in self.stretches.ends else []
         end = here + self.search.limits.longest
         while inside := [stop for first, stop in self.recurrences if first < end < stop]:
             end = max(inside)
-        return min(self.stop, end)
+        return range(here + 1, min(self.stop, end) + 1)
 
     def find(self) -> bool:
         """Whether any plan may be of use."""
@@ -107,7 +112,7 @@ class ForestBounds:
         self.least_after = [np.full(LEVELS + 1, each) for each in once]
         for here in range(self.stop - 1, self.first - 1, -1):
             best = np.full(LEVELS + 1, np.inf)
-            for end in range(here + 1, self.last_end(here) + 1):
+            for end in self.ends(here):
                 placed = self.search.placed(here, end, self.extents)
                 after, saved = self.least_after[end - self.first], self.most_saved(placed, here)
                 bound = self.most - (before[here - self.first] + after - saved)

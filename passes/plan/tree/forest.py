@@ -20,6 +20,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.passes.plan.tree.bounds import ForestBounds
 from frustum.passes.plan.tree.spans import Extents, Floats
 from frustum.passes.plan.tree.units import LEVELS, PlacedInterval, UnitPrices, shifted, wanted_below
+from frustum.passes.plan.tree.wishes import Stretches
 
 Kept: TypeAlias = tuple[tuple[Tensor, float], ...]
 """Tensors that lie in SRAM, and the share of each, in the order in which they came."""
@@ -88,6 +89,8 @@ class Forest(ForestBounds):
     """Units over layers [first, stop), below `most`.  `record`: where it notes what it tries."""
 
     record: ForestRecord | None
+    news: int
+    """Tensors that one unit may begin to keep."""
     most_states: int
     has_shares: bool
     may_stay: NDArray[np.bool_]
@@ -96,11 +99,12 @@ class Forest(ForestBounds):
 
     def __init__(
         self, search: UnitPrices, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,
-        record: ForestRecord | None, most: Floats | None = None,
+        record: ForestRecord | None, most: Floats | None = None, stretches: Stretches | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(search, first, stop, extents, resident, depth, most)
+        super().__init__(search, first, stop, extents, resident, depth, most, stretches)
         limits = search.limits
         self.record = record
+        self.news = limits.news if stretches is None or stretches.is_crossed else 0
         self.most_states = limits.states if depth == limits.depth else limits.states // 2
         self.has_shares = bool(limits.shares)
         self.top = int(max(np.flatnonzero(self.most > -np.inf), default=LEVELS))
@@ -121,7 +125,7 @@ class Forest(ForestBounds):
             if len(states) > self.most_states:
                 ranked = sorted(states, key=lambda s: self.rank(s, states[s], here))
                 states = {s: states[s] for s in ranked[: self.most_states]}
-            for end in range(here + 1, self.last_end(here) + 1):
+            for end in self.ends(here):
                 if states:
                     self.extend(here, end, states, cuts[end - self.first])
         if self.record is not None:
@@ -151,7 +155,7 @@ class Forest(ForestBounds):
             over = np.minimum.accumulate((curve + rest)[::-1])[::-1]
             """By how much the bound is exceeded, with so many levels of SRAM taken, but for what tensors there save."""
             over -= sum(share * sizes[t] for t, share in kept if t in sizes)
-            news = [t for t in fresh if t not in known][: self.search.limits.news]
+            news = [t for t in fresh if t not in known][: self.news]
             if over[0] > sum(gains[t] for t in news if gains[t] > 0):
                 continue
             has_part = any(share < 1 for share in known.values())

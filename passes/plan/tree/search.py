@@ -32,7 +32,7 @@ from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
 from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval, SearchLimits, shifted
-from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
+from frustum.passes.plan.tree.wishes import NO_WISHES, Stretches, Wishes
 
 SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
@@ -143,7 +143,8 @@ class PlanSearch:
     def root(self, most: Floats, record: ForestRecord | None = None) -> Forest:
         """The units of the whole network, below `most` where that is wanted."""
         wanted = np.where(np.isin(np.arange(LEVELS + 1), self.wanted), most, -np.inf)
-        return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, wanted)
+        stretches = Stretches.of(self.layers, self.wishes.cuts)
+        return Forest(self, 0, len(self.layers), self.extents, {}, self.limits.depth, record, wanted, stretches)
 
     @cached_property
     def most(self) -> Floats:
@@ -349,11 +350,14 @@ def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wis
 def searches(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES
 ) -> Iterator[PlanSearch]:  # fmt: skip
-    """Of the network, and of those that make layers again, each below what those before it have found."""
+    """Of the network, and of those that make layers again, each below what those before it have found.  A layer is made
+    again by a unit that reads it, so not where units have nothing of each other."""
     known = KnownParts()
     first = _dealt(network, capacity, wanted, clusters, known, wishes)
     yield first
     bound = first.curve
+    if wishes.cuts is not None and not wishes.cuts.is_crossed:
+        return
     for other, copies in alternatives(network, capacity / SMALL):
         search = _dealt(other, capacity, wanted, clusters, known, wishes)
         search.copies, search.bound = copies, bound
@@ -364,8 +368,9 @@ def searches(
 def _dealt(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts, wishes: Wishes
 ) -> PlanSearch:  # fmt: skip
-    """The search with the class of axes dealt to clusters, of which narrow searches find the best."""
-    narrow = replace(SearchLimits(), **LADDER[1])
+    """The search with the class of axes dealt to clusters, of which narrow searches find the best; given units may
+    have no plan but loops around forests."""
+    narrow = replace(SearchLimits(), **LADDER[1 if wishes.cuts is None else -1])
 
     def moved(dealt: Dealt) -> float:
         search = PlanSearch(network, capacity, narrow, wanted, known, dealt, wishes)

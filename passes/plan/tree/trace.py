@@ -36,7 +36,8 @@ from frustum.passes.plan.tree.nest import NO_BYTES, LoopNest
 from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
-from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
+from frustum.passes.plan.tree.wishes import NO_WISHES, Stretches, Wishes
+
 
 @dataclass(frozen=True)
 class TreePlace:
@@ -89,7 +90,7 @@ def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wi
             if counted.sram_bytes <= capacity:
                 return plan, counted
             room = min(room - 1, room * capacity // counted.sram_bytes)
-    raise no_plan(network, capacity)
+    raise no_plan(network, capacity, wishes)
 
 
 def _counted(network: AxisNetwork, plan: Sequence) -> tuple[Sequence, Counted]:
@@ -117,7 +118,7 @@ def _recomputed(node: Node) -> Node:
 def plan_of(search: PlanSearch) -> Sequence:
     """The plan with the fewest DRAM bytes in all of the memory; DoesNotFit where there is none."""
     if not np.isfinite(search.curve[LEVELS]):
-        raise no_plan(search.network, search.capacity)
+        raise no_plan(search.network, search.capacity, search.wishes)
     found = _once(_Trace(search).whole(), frozenset())
     whole = found if isinstance(found, Sequence) else Sequence((found,))
     if search.wishes.sum_bits:
@@ -146,9 +147,19 @@ def _in_sequence(node: Sequence, named: Named, search: PlanSearch, around: froze
     return replace(node, children=tuple(_with_sums(child, named, search, around) for child in node.children))
 
 
-def no_plan(network: AxisNetwork, capacity: int) -> DoesNotFit:
-    """What is said where no plan fits."""
-    return DoesNotFit("its smallest tiles", f"network @{network.name}", "more", f"{capacity} B of SRAM", "sram")
+def no_plan(network: AxisNetwork, capacity: int, wishes: Wishes = NO_WISHES) -> DoesNotFit:
+    """What is said where no plan fits: of which of the units that are given, if it is one of them."""
+    where, available = f"network @{network.name}", f"{capacity} B of SRAM"
+    stretches = Stretches.of(network.layers, wishes.cuts)
+    search = PlanSearch(network, capacity, wishes=wishes)
+    for first, stop in stretches.ends.items() if stretches else ():
+        unit = search.unit(first, stop, search.extents, {}, search.limits.depth)
+        if not np.isfinite(unit[LEVELS]):
+            names = list(dict.fromkeys((network.layers[first].name, network.layers[stop - 1].name)))
+            where = f"{where}: {' to '.join(names)} as one unit"
+            available += "; cut it into shorter ones" if len(names) > 1 else "; leave out a cut beside it"
+            break
+    return DoesNotFit("its smallest tiles", where, "more", available, "sram")
 
 
 class _Trace:

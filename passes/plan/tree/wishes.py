@@ -3,23 +3,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.choices import Carry, Optimise
-from frustum.dialects.plan.check import ELEMENTS
+from frustum.dialects.plan.check import ELEMENTS, PlanError
 from frustum.dialects.target import Target
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Layers after which units of the outermost sequence end; they end nowhere else.  `is_crossed`: tensors may stay in
+    SRAM across a cut."""
+
+    after: frozenset[str]
+    is_crossed: bool = True
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Units that are given: where each ends, by where it begins.  `is_crossed` as for cuts."""
+
+    ends: Mapping[int, int]
+    is_crossed: bool = True
+
+    @staticmethod
+    def of(layers: Sequence[Layer], cuts: Cuts | None) -> Stretches | None:
+        """None without cuts.  PlanError where a cut is after no layer."""
+        if cuts is None:
+            return None
+        unknown = sorted(cuts.after - {layer.name for layer in layers})
+        if unknown:
+            raise PlanError(f"cut after {unknown[0]}: no layer is called {unknown[0]}")
+        ends = [k + 1 for k, layer in enumerate(layers) if layer.name in cuts.after]
+        ends += [len(layers)] if len(layers) not in ends else []
+        return Stretches(dict(zip([0, *ends], ends, strict=False)), cuts.is_crossed)
 
 
 @dataclass(frozen=True)
 class Wishes:
     """`optimise`: what there should be least of; time and energy are those of `target`.  `carry`: the type of sums that
-    wait between passes (`auto`: the element type, which moves the fewest bytes).  `cuts`: the places in the order of
-    layers at which units of the outermost sequence begin, beside the first; None: where it is best."""
+    wait between passes (`auto`: the element type, which moves the fewest bytes).  `cuts`: the units of the outermost
+    sequence; None: those that are best."""
 
     optimise: Optimise = "bytes"
     target: Target | None = None
     carry: Carry = "auto"
-    cuts: frozenset[int] | None = None
+    cuts: Cuts | None = None
 
     @property
     def sum_bits(self) -> int:

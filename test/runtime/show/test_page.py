@@ -7,9 +7,10 @@ import numpy as np
 import onnx_models
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from shown import shown
+from shown import drawn, shown
 
 from frustum.runtime.show.page import page, page_data, snippets
+from frustum.runtime.study import planned
 from frustum.runtime.tools import cli
 
 CHROMIUM = shutil.which("chromium")
@@ -47,6 +48,34 @@ def test_names_of_a_model_never_become_html():
     assert text.count("</script>") == 2 and "alert(1)</script>" not in text
     inside = text.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(inside)["report"]["model"] == evil
+
+
+def test_curves_that_were_found_are_shown(tmp_path, monkeypatch):
+    """Nothing is searched for a page; what `frustum curve` has kept is there."""
+    monkeypatch.setenv("FRUSTUM_CACHE", str(tmp_path / "cache"))
+    model, page = onnx_models.save(tmp_path), tmp_path / "run.html"
+
+    def curves(*words):
+        assert cli.main(["run", model, "--target", "edge", "--html", str(page), "--quiet", *words]) == 0
+        return json.loads(page.read_text().partition('id="data">')[2].partition("</script>")[0])["curves"]
+
+    monkeypatch.setattr(planned, "_searched_curve", lambda *_: ([64, 128], [4000, 100]))
+    assert curves() == []
+    assert cli.main(["curve", model, "--target", "edge", "--svg", str(tmp_path / "curve.svg")]) == 0
+    (one,) = curves()
+    assert one["svg"] == (tmp_path / "curve.svg").read_text() and "<svg" not in page.read_text().partition("<main")[0]
+    assert curves("--no-cache") == []
+
+
+def test_curves_are_drawn_that_are_given(tmp_path):
+    run = shown()
+    curve = planned.Curve("<net>", [64, 128], [4000, 100], 100)
+    assert page_data(run.chain, run.ran, run.report)["curves"] == []
+    file = tmp_path / "run.html"
+    file.write_text(page(run.chain, run.ran, run.report, curves=[curve]))
+    assert "<net>" not in file.read_text() and curve.svg() not in file.read_text()
+    if shutil.which("node"):
+        assert drawn(file, "curve-g")["curve-g"].strip() == "<net>"
 
 
 def test_a_layer_is_found_at_every_stop(tmp_path):

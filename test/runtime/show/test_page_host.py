@@ -3,16 +3,14 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import onnx
 import pytest
 from mixed_models import model, node
+from shown import drawn
 
 from frustum.runtime.tools import cli
-
-STUBS = Path(__file__).parents[2] / "support" / "page_dom.js"
 
 
 def wholly(folder: Path) -> Path:
@@ -37,12 +35,6 @@ def test_a_run_wholly_on_the_host(tmp_path, capsys):
         assert shown["ready"] == "1" and shown["hostOnly"] and shown["hasHost"]
         assert "800 cycles" in shown["cards"] and "nothing runs on the device" in shown["host-p"]
         assert "2 Hardmax this operator is not supported a, y" in shown["host-g"]
-
-
-def drawn(page: Path, *ids: str) -> dict:
-    done = subprocess.run(["node", STUBS, page, *ids], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.tree import Compute, Sequence
 from frustum.passes.plan.tree import search, trace
+from frustum.passes.plan.tree.wishes import Cuts, Wishes
 from frustum.runtime.model import cache
 from frustum.runtime.model.compiled_folder import MANIFEST, sealed
 from frustum.runtime.study import kept
@@ -101,6 +102,9 @@ def test_the_second_time_nothing_is_searched(folder, searches):
     recounted = count(second.network, second.tree)
     for name in ("read_bytes", "write_bytes", "link_bytes", "sram_bytes", "points"):
         assert getattr(second.counted, name) == getattr(first.counted, name) == getattr(recounted, name)
+    for name in ("cycles", "energy_pj"):
+        assert getattr(second.counted, name) == getattr(first.counted, name) > 0
+    assert second.counted.taken[id(second.tree)] == first.counted.taken[id(first.tree)] > 0
     assert second.counted.held[id(second.tree)] == first.counted.held[id(first.tree)]
 
 
@@ -141,8 +145,8 @@ def test_it_is_found_in_little_time(folder):
     assert min(seconds) <= 0.05
 
 
-def keys(network, target, what=PLAN):
-    return KeptSearch.of(network, target, what).entry.path.name
+def keys(network, target, what=PLAN, wishes=None):
+    return KeptSearch.of(network, target, what, wishes).entry.path.name
 
 
 def test_everything_that_decides_is_in_the_key(folder, monkeypatch):
@@ -157,6 +161,45 @@ def test_everything_that_decides_is_in_the_key(folder, monkeypatch):
     monkeypatch.setattr(kept, "states_of", lambda rooms: ["passes/plan/tree/search.py 1 2"])
     found.append(keys(mlp(), machine()))
     assert len(set(found)) == len(found)
+
+
+def slower(target):
+    return replace(target, chip=replace(target.chip, dram=replace(target.chip.dram, port_bytes_per_cycle=1)))
+
+
+def test_of_the_machine_a_curve_of_bytes_is_of_sram_and_clusters(folder):
+    """A plan says cycles."""
+    assert keys(mlp(), machine(), CURVE) == keys(mlp(), slower(machine()), CURVE)
+    time = Wishes("time", machine())
+    assert keys(mlp(), machine(), CURVE, time) != keys(mlp(), slower(machine()), CURVE, time)
+    assert keys(mlp(), machine()) != keys(mlp(), slower(machine()))
+
+
+def test_what_is_asked_is_in_the_key(folder):
+    net = mlp()
+    names = [layer.name for layer in net.layers]
+    one = Cuts(frozenset(names[:1]))
+    wishes = [
+        None, Wishes("time", machine()), Wishes("energy", machine()), Wishes(carry="f32"), Wishes(carry="element"),
+        Wishes(cuts=one), Wishes(cuts=replace(one, is_crossed=False)), Wishes(cuts=Cuts(frozenset(names))),
+        Wishes(cuts=Cuts(frozenset())),
+    ]  # fmt: skip
+    found = [keys(mlp(), machine(), what, each) for what in (PLAN, CURVE) for each in wishes]
+    assert len(set(found)) == len(found)
+    assert keys(mlp(), machine(), PLAN, Wishes("bytes", machine())) == found[0]
+    other = rename(net)
+    renamed = Wishes(cuts=Cuts(frozenset({other.layers[0].name})))
+    assert keys(other, machine(), PLAN, renamed) == found[5]
+
+
+def test_another_wish_finds_another_plan(folder, searches):
+    net = mlp()
+    apart = Wishes(cuts=Cuts(frozenset(layer.name for layer in net.layers), is_crossed=False))
+    first, second = planned(mlp(), machine(4), cache=True), planned(mlp(), machine(4), wishes=apart, cache=True)
+    assert len(list(folder.iterdir())) == 2 and first.counted.dram_bytes < second.counted.dram_bytes
+    searches.clear()
+    again = planned(mlp(), machine(4), wishes=apart, cache=True)
+    assert again.cached and again.text() == second.text() and searches == []
 
 
 def test_the_rooms_have_all_that_the_search_imports():
@@ -200,11 +243,12 @@ DAMAGE = {
     "a word": replaced("compute", "compote"),
     "a layer": replaced("l0", "l1"),
     "a number that is none": replaced("l0", "l9999"),
-    "too much SRAM": resealed(lambda data: data.update(totals=[1, 1, 0, 1 << 40])),
+    "too much SRAM": resealed(lambda data: data.update(totals=[1, 1, 0, 1 << 40, 1, 1.0])),
     "a part": resealed(lambda data: data["nodes"].pop()),
+    "no cycles": resealed(lambda data: data["totals"].pop()),
     "no totals": resealed(lambda data: data.pop("totals")),
     "no plan": resealed(lambda data: data.pop("plan")),
-    "no number": resealed(lambda data: data.update(totals=["a", "b", "c", "d"])),
+    "no number": resealed(lambda data: data.update(totals=["a", "b", "c", "d", "e", "f"])),
 }
 
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -17,11 +18,13 @@ from onnx import TensorProto, helper
 from frustum.backend import targets
 from frustum.backend.network_to_plan import networks_to_plan
 from frustum.dialects.plan.count import count
+from frustum.dialects.plan.cycles import timed
 from frustum.dialects.plan.parse import extents_of, read_plan, read_plans
 from frustum.dialects.plan.text import plan_text
-from frustum.dialects.plan.tree import layers_in
+from frustum.dialects.plan.tree import Loop, layers_in, nodes_in
 from frustum.passes.onnx.import_onnx import import_onnx
-from frustum.runtime.study.planned import Curve
+from frustum.passes.plan.tree.wishes import Wishes
+from frustum.runtime.study.planned import Curve, per_byte
 from frustum.runtime.tools.cli import main
 
 
@@ -114,6 +117,50 @@ def test_another_step_moves_or_holds_something_else(place, plan, tmp_path):
     assert moved(out) == moved(text) and held(out) < held(text)  # rolling halos: no row moves twice
 
 
+def test_cycles_are_those_of_the_machine(place, plan):
+    text = (place / "found.plan").read_text()
+    target = targets.load(str(place / "tight16.yaml"))
+    (network,) = networks_to_plan(import_onnx(place / "residual.onnx"), target, "f16")
+    tree = read_plan(text, lambda _: extents_of(network)).node
+    counted = timed(network, tree, target)
+    printed = [int(found.replace(",", "")) for found in re.findall(r" ([\d,]+) cycles$", text, re.MULTILINE)]
+    bodies = [id(node.body) for node in nodes_in(tree) if isinstance(node, Loop)]
+    nodes = [id(node) for node in nodes_in(tree) if id(node) not in bodies]
+    assert printed == [math.ceil(counted.taken[node]) for node in nodes] and len(printed) > 1
+    assert printed[0] == counted.cycles >= counted.dram_bytes / target.chip.dram.port_bytes_per_cycle
+    slow = place / "slow.yaml"
+    slow.write_text((place / "tight16.yaml").read_text().replace("chip: {", "chip: {dram: {port_bytes_per_cycle: 1}, "))
+    code, out, _ = plan("--plan", place / "found.plan", "--target", slow)
+    assert code == 0 and moved(out) == moved(text)
+    found = re.search(r"([\d,]+) cycles", out)
+    assert int(found[1].replace(",", "")) > 2 * printed[0]
+
+
+def cycles(text: str) -> int:
+    found = re.search(r"([\d,]+) cycles", text.splitlines()[0])
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
+def test_least_time_takes_fewer_cycles_and_least_bytes_move_fewer(place, tmp_path, capsys):
+    model, found = planned_models.save(tmp_path, "perceptron", planned_models.perceptron()), {}
+    for what in ("bytes", "time"):
+        words = ["plan", model, "--target", str(place / "tight16.yaml"), "--dtype", "f16", "--optimise", what]
+        assert main(words) == 0
+        found[what] = capsys.readouterr().out
+    assert cycles(found["time"]) < cycles(found["bytes"]) and moved(found["bytes"]) <= moved(found["time"])
+    assert main(words[:-2]) == 0
+    assert capsys.readouterr().out == found["bytes"], "where nothing is said, bytes count"
+
+
+def test_a_curve_of_time_never_rises(plan, place):
+    code, out, _ = plan("--csv", "--optimise", "time", command="curve")
+    head, *lines = csv.reader(io.StringIO(out.strip()))
+    assert code == 0 and head == ["sram_bytes", "cycles", "compulsory_cycles"]
+    found = [int(line[1]) for line in lines]
+    assert found == sorted(found, reverse=True) and found[-1] >= int(lines[-1][2]) > 0
+
+
 # --- what goes wrong ----------------------------------------------------------------------------------------
 
 
@@ -175,13 +222,23 @@ def test_files_that_cannot_be_read_or_written(plan, tmp_path):
 
 @pytest.mark.parametrize("command", ["plan", "curve"])
 @pytest.mark.parametrize(
-    "option", [("--policy", "greedy"), ("--optimise", "time"), ("--cuts", "a0"), ("--carry", "f32")]
+    "option", [("--order", "serpentine"), ("--borders", "exchange"), ("--split", "never"), ("--pipeline", "")]
 )
 def test_options_without_meaning_are_named(option, command, plan):
     code, out, err = plan(*option, command=command)
     assert (code, out) == (2, "")
     said = f"frustum: error: {option[0]} has no effect on a plan as a tree; of compile's options: --target"
     assert err.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--policy", "none"), ("--rules", "S1,1"), ("--optimise", "bytes"), ("--cuts", "a0"), ("--carry", "f32")],
+)
+def test_nothing_is_asked_of_a_plan_that_is_given(option, place, plan):
+    code, out, err = plan("--plan", place / "found.plan", *option)
+    assert (code, out) == (2, "")
+    assert err == f"frustum: error: {option[0]} has no effect on a plan that is given (--plan)\n"
 
 
 def test_models_and_types_that_are_not_planned(place, plan, tmp_path, capsys):
@@ -298,6 +355,22 @@ def test_the_curve_as_text_and_as_a_drawing(rows, place, plan):
     root = ElementTree.parse(place / "curve.svg").getroot()
     (line,) = root.iter("{http://www.w3.org/2000/svg}polyline")
     assert len(line.attrib["points"].split()) == len(rows)
+
+
+def test_curves_are_of_what_there_is_least_of():
+    curve = Curve("net", [64, 128], [60, 50], 100, "time", 0.25)
+    assert curve.csv() == "sram_bytes,cycles,compulsory_cycles\n64,60,25\n128,50,25\n"
+    assert curve.text().splitlines()[:2] == ["net: compulsory 25 cycles", "  SRAM bytes        cycles  ratio"]
+    assert [ratio for _, _, ratio in curve.rows()] == [2.4, 2.0]
+    assert "60 cycles</text>" in curve.svg() and "DRAM" not in curve.svg()
+
+
+def test_what_a_byte_takes_is_what_the_machine_says():
+    target = targets.load("edge")
+    dram, sram = target.chip.dram, target.cluster.sram
+    assert per_byte(Wishes("bytes", target)) == 1
+    assert per_byte(Wishes("time", target)) == 1 / dram.port_bytes_per_cycle
+    assert per_byte(Wishes("energy", target)) == dram.energy_pj_per_byte + sram.energy_pj_per_byte
 
 
 def test_a_curve_that_cannot_be_written(plan, tmp_path):

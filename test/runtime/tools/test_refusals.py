@@ -128,6 +128,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 # --- what is refused ---------------------------------------------------------------------------------------
 
 REFUSED: dict[str, str] = {
+    "error: {} has no effect on a plan that is given (--plan)": "plan {model} --plan {tmp}/a.plan --cuts a",
     "error: --dtype int8: plans as trees are made for floating point and for models of integers":
         "plan {model} --dtype int8",
     "{}: error: is compiled already": "compile {made} -o {tmp}/out",
