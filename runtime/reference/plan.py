@@ -224,8 +224,7 @@ class _Machine(ClusterMemories):
         for part in parts:
             self.clusters[part.cluster].clock.now += 2
             for tensor, box in self.streams(layer, part.span):
-                if tensor is not layer.result:
-                    read.setdefault(tensor, []).append((part, box))
+                read.setdefault(tensor, []).append((part, box))
         for tensor, taken in read.items():
             loads = [(part, rest) for part, box in taken if (rest := part.streamed(tensor, box)) is not None]
             owns = [(part, own_part(part.side, rest) if part.side.is_exchanged else rest) for part, rest in loads]
@@ -419,13 +418,13 @@ class _Part:
                 yield id(resident), store, box
 
     def overwrite(self) -> None:
-        """A result in the storage of another tensor takes the elements at its places, or all where places differ."""
-        result = self.layer.result
-        for resident, _ in self.memory.active[result]:
+        """A result in the storage of another tensor takes the elements of it that were read."""
+        for resident, _ in self.memory.active[self.layer.result]:
             old = self.machine.tensors.get(resident.storage_of)
+            boxes = [box for tensor, box in self.machine.reads(self.layer, self.span) if tensor is old]
             for _, store in self.memory.active[old] if old is not None else ():
-                box = self.box if old is not None and old.axes == result.axes else {}
-                store.drop(store.place(box))
+                for box in boxes:
+                    store.drop(store.place(box))
 
 
 def _of(kept: Kept, place: int, tensor: Tensor) -> list[tuple[Axis, Range]]:

@@ -197,7 +197,8 @@ class LayerInterval:
         )  # fmt: skip
 
     def is_windowed(self, group: Class) -> bool:
-        return any(
+        """Whether what passes over a class read overlaps."""
+        return any(each.axis in group for each in self.recurrences) or any(
             read.position is not None and any(read.position.moves(axis) for axis in self.reads.axes[layer] & group)
             and read.axis not in self.reads.plain(layer, read.tensor).values()
             for layer in self.layers for read in self.reads.of[layer]

@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from recurrent_nets import checked, checked_plan, filtered, gru, lstm, stacked
+from recurrent_nets import checked, checked_plan, filtered, gru, lstm, rnn, stacked
 from recurrent_plans import RecurrentPlans
 
 from frustum.dialects.plan import ranges
@@ -101,6 +101,21 @@ def test_a_reader_of_the_last_step():
 )
 def test_a_gru(text):
     checked(gru(STEPS, CHANNELS, BATCH), text.replace("GRU", GRU))
+
+
+ITSELF = {
+    "{ resident W, R for x.0 step 1 of 5 rolling { resident h compute w, h } }": (0, 0),
+    "{ resident W, R for x.0 step 1 of 5 { compute w, h } }": (H - ROW, 0),
+    "{ resident w compute w resident R, h at w for x.0 step 1 of 5 { compute h } }": (0, 0),
+}
+
+
+@pytest.mark.parametrize("text", ITSELF)
+def test_a_layer_that_reads_itself(text):
+    """In storage of its own, or in that of the products of the input: of these each step reads one row."""
+    counted = checked(rnn(STEPS, CHANNELS), text)
+    weights, (read, written) = 2 * 4 * CHANNELS**2, ITSELF[text]
+    assert (counted.read_bytes, counted.write_bytes) == (X + weights + read, H + written)
 
 
 @pytest.mark.parametrize("back", [1, 2, 3])

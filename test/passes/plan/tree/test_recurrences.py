@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from recurrent_nets import both_ways, check_wanted, filtered, gru, lstm, page_lstm, stacked
+from recurrent_nets import both_ways, check_wanted, filtered, gru, lstm, page_lstm, rnn, stacked
 from xdsl.dialects.builtin import f16
 
 from frustum.dialects.plan.count import count
@@ -42,6 +42,7 @@ NETWORKS = {
     "begun": lambda: lstm(6, 4, 3, 2, is_begun=True),
     "last": lambda: lstm(6, 4, is_last=True),
     "gru": lambda: gru(6, 4, 2),
+    "rnn": lambda: rnn(6, 4),
     "far back": lambda: filtered(9, 8, back=3, batch=3),
     "ahead": lambda: filtered(9, 8, ahead=1, batch=2),
     "stacked": lambda: stacked(5, 4, 2),
