@@ -54,6 +54,7 @@ from frustum.passes.graph.composites.find_normalise import FindNormalise
 from frustum.passes.graph.composites.order_rows import OrderRows
 from frustum.passes.graph.composites.part_products import PartProducts
 from frustum.passes.graph.composites.remove_roundings import RemoveRoundings
+from frustum.passes.graph.composites.unroll_recurrences import UnrollRecurrences
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.find_phases import FindPhases
@@ -198,7 +199,8 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     free: list[ModulePass] = [RemoveRoundings(to=element)] if element in ("f16", "bf16") else []
     attention = FindAttention(), ExpandAttention(element, choices.carry)
     simpler = (
-        *free, *attention, FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
+        UnrollRecurrences(), *free, *attention, FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(),
+        FoldQuantisation(),
     )  # fmt: skip
     return {
         "imported": (),

@@ -22,6 +22,7 @@ DIALECTS = (
 PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-set-target", "frustum.backend.set_target:SetTarget"),
     ("frustum-graph-outline", "frustum.passes.graph.outline:OutlineNetworks"),
+    ("frustum-graph-unroll-recurrences", "frustum.passes.graph.composites.unroll_recurrences:UnrollRecurrences"),
     ("frustum-graph-find-attention", "frustum.passes.graph.composites.find_attention:FindAttention"),
     ("frustum-graph-expand-attention", "frustum.passes.graph.composites.expand_attention:ExpandAttention"),
     ("frustum-graph-find-normalise", "frustum.passes.graph.composites.find_normalise:FindNormalise"),

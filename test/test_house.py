@@ -14,9 +14,9 @@ LIMITS = {
     # operators of language models (integers, constant indices, stored weights), a check and bounds that can be trusted,
     # and axes of layers; 67,300 before the search over trees of plans, their text, counts, certificates, values, beside
     # which the planner stands until it goes, with names that both have; 71,700 before plans over clusters, and plans
-    # that are kept; 73,200 before states that plans carry from step to step
-    "lines of code": 73_700,
-    "files": 538,
+    # that are kept; 73,200 before recurrences as operations, as layers and in plans, cycles of plans and wishes
+    "lines of code": 75_200,
+    "files": 548,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,

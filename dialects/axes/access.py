@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.axes.axis import Axis, Dim, extent_of, weights
+from frustum.dialects.axes.axis import Axis, Dim, extent_of, leaves, weights
 from frustum.dialects.axes.tensor import Tensor
 
 Ints = NDArray[np.int64]
@@ -60,10 +60,12 @@ class Affine:
         return replace(self, terms=tuple(terms))
 
     def substituted(self, known: Sequence[tuple[Dim, Affine]]) -> Affine | None:
-        """The same where dimensions are at these positions; None where a rounded or bent position would be computed
-        with."""
+        """The same where dimensions are at these positions, and other axes where they are; None where a rounded or bent
+        position would be computed with."""
         own = dict(self.refined().terms)
         parts = [part for axes, position in known for part in _parts(axes, position, own)]
+        moved = {leaf for axes, _ in known for leaf in leaves(axes)} if own else set()
+        parts += [(Affine.of(leaf), coefficient) for leaf, coefficient in own.items() if leaf not in moved]
         parts = [(part, coefficient) for part, coefficient in parts if coefficient]
         if len(parts) == 1 and parts[0][0] is not None and parts[0][1] == 1:
             return self._of_one(parts[0][0])
@@ -86,6 +88,10 @@ class Affine:
         outside it. Where terms carry into each other it is rounded. None where this position is bent."""
         if self.bend:
             return None
+        if self.divisor == 1 and any(c < 0 for _, c in self.terms):
+            falling = self._falling_digit(weight, extent, is_first=is_first)
+            if falling is not None:
+                return falling
         if self.divisor == 1 and self.offset >= 0 and all(c >= 0 for _, c in self.terms):
             below = [(a, c) for a, c in self.terms if c < weight]
             own = [(a, c) for a, c in self.terms if weight <= c < weight * extent]
@@ -100,6 +106,20 @@ class Affine:
                 return Affine(tuple((a, c // weight) for a, c in own), offset)
         rounded = replace(self, divisor=self.divisor * weight)
         return rounded if is_first else replace(rounded, bend="wrap", extent=extent)
+
+    def _falling_digit(self, weight: int, extent: int, *, is_first: bool) -> Affine | None:
+        """`digit` where some terms are negative; None where terms carry into each other."""
+        below = Affine(tuple((a, c) for a, c in self.terms if abs(c) < weight), self.offset % weight)
+        above = [(a, c) for a, c in self.terms if abs(c) >= weight]
+        low, high = below.hull({})
+        if any(c % weight for _, c in above) or low // weight != (high - 1) // weight:
+            return None
+        own = tuple((a, c // weight) for a, c in above if is_first or c % (weight * extent))
+        found = Affine(own, self.offset // weight + low // weight)
+        if is_first:
+            return found
+        low, high = found.hull({})
+        return found + Affine(offset=-(low // extent) * extent) if low // extent == (high - 1) // extent else None
 
     def hull(self, ranges: Mapping[Axis, tuple[int, int]]) -> tuple[int, int]:
         """The half-open range of positions for ranges of the axes, numbers or arrays; axes without one run over their

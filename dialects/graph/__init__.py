@@ -9,6 +9,7 @@
 | `attention` | of queries to keys, all heads |
 | `pool`, `reduce`, `softmax`, `lrn`, `resize` | windows and sums |
 | `unary`, `binary` | element by element |
+| `recurrence`, `yield` | a body for each step of time, with states that it hands on |
 | `concat`, `slice`, `pad`, `reshape`, `transpose`, `interleave` | moves |
 
 The whole level: docs/ir-graph.md.
@@ -17,7 +18,7 @@ The whole level: docs/ir-graph.md.
 from xdsl.ir import Dialect
 
 from frustum.dialects.functions import *  # noqa: F403
-from frustum.dialects.graph import attention, layers, network, products, scales, views
+from frustum.dialects.graph import attention, layers, network, products, recurrence, scales, views
 from frustum.dialects.graph import attributes as a
 from frustum.dialects.graph.attention import *  # noqa: F403
 from frustum.dialects.graph.attributes import *  # noqa: F403
@@ -25,6 +26,7 @@ from frustum.dialects.graph.declaration import declared_in
 from frustum.dialects.graph.layers import *  # noqa: F403
 from frustum.dialects.graph.network import *  # noqa: F403
 from frustum.dialects.graph.products import *  # noqa: F403
+from frustum.dialects.graph.recurrence import *  # noqa: F403
 from frustum.dialects.graph.scales import *  # noqa: F403
 from frustum.dialects.graph.views import *  # noqa: F403
 
@@ -32,6 +34,7 @@ FGraph: Dialect = Dialect(
     "fgraph",
     [
         *(network.NetworkOp, network.OutputOp, network.WeightOp, network.CallOp),
+        *(recurrence.RecurrenceOp, recurrence.StepYieldOp),
         *(op for module in (products, attention, layers, views) for op in declared_in(module)),
     ],
     [

@@ -18,7 +18,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.boxes import add, elements, meet, subtract
-from frustum.dialects.plan.check import PlanError, sum_bits_of, title
+from frustum.dialects.plan.check import PlanError, title
 from frustum.dialects.plan.occupancy import Measured, Place
 from frustum.dialects.plan.ranges import Fresh, Range, Ranged, Spans, is_empty, scaled, without
 from frustum.dialects.plan.tree import (
@@ -209,7 +209,6 @@ class Links:
 
     walk: Measured
     count: int
-    sum_bits: dict[str, int]
     lies: dict[Tensor, list[Holding]]
 
     def __init__(self, walk: Measured) -> None:
@@ -218,7 +217,6 @@ class Links:
         """Of each tensor where it is resident, outermost first."""
         self.rolled: dict[tuple[int, Tensor], Holding] = {}
         """Places whose rows roll."""
-        self.sum_bits = sum_bits_of(walk.plan)
 
     def begin(self, loop: Loop) -> None:
         """A rolling loop begins: nothing of its rows is there."""
@@ -324,8 +322,7 @@ class Links:
 
     def reduce(self, tensor: Tensor, box: Box, clusters: int) -> None:
         """Reduce-scatter: each cluster receives the sums of all others for its share."""
-        bits = max(self.sum_bits.get(tensor.name, 0), tensor.element_bits)
-        self._receive(tensor, (clusters - 1) * elements(box), bits)
+        self._receive(tensor, (clusters - 1) * elements(box), self.walk.bits(tensor))
 
     # ------------------------------------------------------------ what is read
 

@@ -163,7 +163,7 @@ class CountingWalk(Measured):
                 self.bring(tensor, wanted, held.get(tensor))
             else:  # sums go on where they are made
                 begun = [(side, box) for side, box in taken if self.goes_on(tensor, side)]
-                self.load(tensor, left(begun, held.get(tensor)))
+                self.load(tensor, left(begun, held.get(tensor)), self.bits(tensor))
         if holding and not is_made:
             holding.fill(wanted)
         return Begun(resident, tensor, taken, holding)
@@ -237,22 +237,24 @@ class CountingWalk(Measured):
         rest = left(made, held.get(result))
         self.note_all((id(node), layer.name), result, rest)
         self.store(layer, rest)
-        self.load(result, [(side, box) for side, box in rest if self.continues(layer, side.since(layer))])
+        begun = [(side, box) for side, box in rest if self.continues(layer, side.since(layer))]
+        self.load(result, begun, self.bits(result))
 
     def note_all(self, place: Place, tensor: Tensor, taken: Taken) -> None:
         for _, box in taken:
             self.note(place, tensor, box)
 
-    def load(self, tensor: Tensor, taken: Taken) -> None:
-        """Reads of DRAM: what several clusters read alike at one moment is sent to all."""
+    def load(self, tensor: Tensor, taken: Taken, bits: int | None = None) -> None:
+        """Reads of DRAM: what several clusters read alike at one moment is sent to all.  `bits`: of sums that wait."""
         own = [(side, own_part(side, box) if side.is_exchanged else box) for side, box in taken]
-        self.counted.read_bytes += bytes_of_all(tensor, own)
+        self.counted.read_bytes += bytes_of_all(bits or tensor.element_bits, own)
         if self.links and taken and taken[0][0].is_exchanged:
             self.links.exchange(tensor, taken)
 
     def store(self, layer: Layer, taken: Taken) -> None:
         """Writes of DRAM: what several clusters have alike is written once; their sums are added before."""
-        self.counted.write_bytes += bytes_of_all(layer.result, taken)
+        is_whole = all(self.is_whole(layer, side.spans[layer.name]) for side, _ in taken)
+        self.counted.write_bytes += bytes_of_all(layer.result.element_bits if is_whole else self.bits(layer.result), taken)
         if self.links and taken and layer.name in taken[0][0].begins:
             self.links.reduce(layer.result, taken[0][1], len(taken))
 
@@ -264,16 +266,16 @@ def left(taken: Taken, parts: tuple[Part, ...] | None) -> Taken:
     return [(side, rest) for side, box in taken if not is_empty(rest := without(box, parts or ()))]
 
 
-def bytes_of_all(tensor: Tensor, taken: Taken) -> int:
+def bytes_of_all(bits: int, taken: Taken) -> int:
     """Boxes that several sides have alike count once."""
     if len(taken) == 1:
-        return bytes_of(tensor, taken[0][1])
+        return bytes_of(bits, taken[0][1])
     times = Counter((id(side), tuple(box.items())) for side, box in taken)
     most: dict[tuple[tuple[Axis, Range], ...], int] = {}
     for (_, box), count in times.items():
         most[box] = max(most.get(box, 0), count)
-    return sum(count * bytes_of(tensor, dict(box)) for box, count in most.items())
+    return sum(count * bytes_of(bits, dict(box)) for box, count in most.items())
 
 
-def bytes_of(tensor: Tensor, box: Box) -> int:
-    return extent_bytes(tensor, (max(0, high - low) for low, high in box.values()))
+def bytes_of(bits: int, box: Box) -> int:
+    return extent_bytes(bits, (max(0, high - low) for low, high in box.values()))

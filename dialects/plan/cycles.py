@@ -107,9 +107,9 @@ class _TimedWalk(CountingWalk):
 
     # ------------------------------------------------------------ the DRAM port
 
-    def load(self, tensor: Tensor, taken: Taken) -> None:
+    def load(self, tensor: Tensor, taken: Taken, bits: int | None = None) -> None:
         before = self.counted.dram_bytes
-        super().load(tensor, taken)
+        super().load(tensor, taken, bits)
         self.crosses(tensor, taken, self.counted.dram_bytes - before)
 
     def store(self, layer: Layer, taken: Taken) -> None:
@@ -148,9 +148,9 @@ class _TimedWalk(CountingWalk):
         span = side.spans[layer.name]
         extents = {axis: high - low for axis in layer.axes for low, high in [span.get(axis, (0, axis.extent))]}
         boxes = layer.part(span)
-        stored = {k: float(sum(bytes_of(*box) for box in each)) for k, each in enumerate(boxes)}
+        stored = {k: float(sum(bytes_of(t.element_bits, box) for t, box in each)) for k, each in enumerate(boxes)}
         made: Box = {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
-        stored[-1] = float(bytes_of(layer.result, made))
+        stored[-1] = float(bytes_of(self.bits(layer.result), made))
         self.counted.energy_pj += self.energy(layer, extents, sum(stored.values())) * len(side.clusters)
         for k, each in enumerate(boxes):
             if each and all(self.stays_in_core(tensor, layer, own) for tensor, _ in each):

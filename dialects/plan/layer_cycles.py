@@ -3,6 +3,7 @@
 
 The axes of a product say what the matrix unit makes of it: positions fill lines, channels are side by side, groups
 come one after the other, sums go on in place.  Cores share the work along one of them.
+Numbers of positions may be integers or arrays of candidates, as in `dialects/target/durations.py`.
 Source: docs/techniques/machine.md, "Matrix unit" and "Vector unit"; `dialects/target/durations.py`.
 """
 
@@ -11,17 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Combine, Layer, Operand
-from frustum.dialects.extents import ceil_div
+from frustum.dialects.extents import Int, ceil_div
 from frustum.dialects.target import Cluster
-from frustum.dialects.target.durations import Convolution, Mode, matrix_work, vector_cycles
+from frustum.dialects.target.durations import Convolution, Mode, larger, piece_writes, smaller, vector_cycles
 
-Extents: TypeAlias = Mapping[Axis, int]
-"""Positions of each axis in a part."""
+Cycles: TypeAlias = Any
+"""A number, or an array of candidates."""
+PartExtents: TypeAlias = Mapping[Axis, Int]
+"""Positions of each axis in a part; axes without any are whole."""
 MODES: tuple[Mode, ...] = ("split", "channels_last")
 
 
@@ -29,14 +32,14 @@ MODES: tuple[Mode, ...] = ("split", "channels_last")
 class LayerCycles:
     """Cycles of a cluster's engines: matrix units, vector units, and copies between SRAM and cores."""
 
-    matrix: float = 0.0
-    vector: float = 0.0
-    copies: float = 0.0
+    matrix: Cycles
+    vector: Cycles
+    copies: Cycles
 
     @property
-    def alone(self) -> float:
+    def alone(self) -> Cycles:
         """Where nothing else runs: copies go on while cores work."""
-        return max(self.matrix + self.vector, self.copies)
+        return larger(self.matrix + self.vector, self.copies)
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,18 @@ class Product:
     """Which operand fills the lines."""
     weights: int
 
-    def work(self, extents: Extents, element_bytes: int, parts: tuple[int, int, int]) -> Convolution:
+    @property
+    def is_by_channel(self) -> bool:
+        """Whether each channel is made of one alone, as the vector unit can do it too."""
+        return not self.sums and not self.channels
+
+    def work(self, extents: PartExtents, element_bytes: int, parts: tuple[Int, Int, Int]) -> Convolution:
         """What one core does where so many share groups, positions and channels."""
         groups, positions, channels = (
             ceil_div(extent(axes, extents), part)
             for axes, part in zip((self.groups, self.positions, self.channels), parts, strict=True)
         )
-        columns = min(positions, extents.get(self.positions[-1], 1) if self.positions else 1)
+        columns = smaller(positions, extents.get(self.positions[-1], 1) if self.positions else 1)
         width = extent(self.row_taps, extents)
         return Convolution(
             ceil_div(positions, columns), columns, extent(self.sums, extents), channels, element_bytes, groups,
@@ -69,7 +77,7 @@ class Product:
         )  # fmt: skip
 
 
-def extent(axes: tuple[Axis, ...], extents: Extents) -> int:
+def extent(axes: tuple[Axis, ...], extents: PartExtents) -> Any:
     """Positions of several axes together."""
     return math.prod(extents.get(axis, axis.extent) for axis in axes)
 
@@ -117,42 +125,55 @@ class ClusterCycles:
 
     cluster: Cluster
 
-    def of(self, layer: Layer, products: tuple[Product, ...], extents: Extents, stored: Mapping[int, float]) -> LayerCycles:
+    def of(
+        self, layer: Layer, products: tuple[Product, ...], extents: PartExtents, stored: Mapping[int, Cycles]
+    ) -> LayerCycles:  # fmt: skip
         """A part of a layer.  `stored`: bytes of each operand, and of the result (-1), that cross the SRAM port."""
-        element_bytes = width_of(layer.operands[0].pieces[0].tensor.element_bits)
-        copies, one_for_all = sum(stored.values()), 0.0
-        vector = self.on_vectors(layer, extents, element_bytes)
-        matrix = math.inf
-        for product in products:
-            for parts in self.shares(product, extents):
-                found = self.on_matrix(product.work(extents, element_bytes, parts))
-                if found < matrix:
-                    matrix, is_shared = found, parts[2] == 1 and parts[0] == 1
-                    one_for_all = stored.get(product.weights, 0.0) if is_shared else 0.0
-        if products and matrix <= vector:
-            return LayerCycles(matrix, 0.0, self.copied(copies - one_for_all, one_for_all))
-        return LayerCycles(0.0, vector, self.copied(copies, 0.0))
-
-    def shares(self, product: Product, extents: Extents) -> Iterator[tuple[int, int, int]]:
-        """Ways of cores to share a product: along groups, positions or channels."""
-        for axes, k in ((product.groups, 0), (product.positions, 1), (product.channels, 2)):
-            cores = min(self.cluster.cores, extent(axes, extents))
-            yield (cores if k == 0 else 1, cores if k == 1 else 1, cores if k == 2 else 1)
-
-    def on_matrix(self, work: Convolution) -> float:
-        unit = self.cluster.core.matrix
-        return float(min(matrix_work(unit, work, mode).busy_cycles for mode in MODES))
-
-    def on_vectors(self, layer: Layer, extents: Extents, element_bytes: int) -> float:
-        """All points on the vector units: of a product a pass for each multiply-accumulate."""
+        element_bytes, copies = width_of(layer.operands[0].pieces[0].tensor.element_bits), sum(stored.values())
         points = ceil_div(extent(layer.axes, extents), self.cluster.cores)
-        return float(vector_cycles(self.cluster.core.vector, max(layer.macs, layer.passes), points, element_bytes))
+        work = max(layer.macs, layer.passes)
+        vector: Cycles = vector_cycles(self.cluster.core.vector, work, points, element_bytes)
+        if not products:
+            return LayerCycles(0 * vector, vector, self.copied(copies, 0 * copies))
+        matrix, for_all = None, 0 * copies
+        for product in products:
+            for parts, does_share_weights in self.shares(product, extents):
+                found = self.on_matrix(product.work(extents, element_bytes, parts))
+                own = stored.get(product.weights, 0.0) * does_share_weights
+                is_less = True if matrix is None else found < matrix
+                for_all = for_all + is_less * (own - for_all)
+                matrix = found if matrix is None else smaller(matrix, found)
+        is_on_matrix = matrix <= vector if products[0].is_by_channel else 1
+        for_all = for_all * is_on_matrix
+        return LayerCycles(matrix * is_on_matrix, vector * (1 - is_on_matrix), self.copied(copies - for_all, for_all))
 
-    def copied(self, own: float, for_all: float) -> float:
+    def shares(self, product: Product, extents: PartExtents) -> Iterator[tuple[tuple[Int, Int, Int], bool]]:
+        """Ways of cores to share a product: groups, positions or channels; and whether all then need all weights."""
+        groups, positions, channels = (
+            smaller(self.cluster.cores, extent(axes, extents))
+            for axes in (product.groups, product.positions, product.channels)
+        )
+        yield (groups, 1, 1), False
+        yield (1, positions, 1), True
+        yield (1, 1, channels), False
+
+    def on_matrix(self, work: Convolution) -> Cycles:
+        """One core: every fill of the lines counts as a full one."""
+        unit = self.cluster.core.matrix
+        windows = work.rows * work.columns
+        passes = ceil_div(windows, unit.lines) * ceil_div(work.channels_out, unit.channels) * work.groups
+        steps = passes * work.channels_in * work.kernel_h * work.kernel_w
+        piece = smaller(work.columns, unit.lines)
+        pieces = smaller(windows, unit.lines) / piece
+        split, whole = (piece_writes(unit, work, mode, piece) * pieces for mode in MODES)
+        return larger(passes * smaller(split, whole), steps * unit.cycles_per_step.of(work.element_bytes))
+
+    def copied(self, own: Cycles, for_all: Cycles) -> Cycles:
         """Bytes of which each core takes its share, and bytes that all take: over the bus."""
         cluster = self.cluster
         moved = own / (cluster.cores * cluster.core.mvdma.bytes_per_cycle)
-        return max(moved, for_all / cluster.bus.bytes_per_cycle, (own + for_all) / cluster.sram.port_bytes_per_cycle)
+        over_port = (own + for_all) / cluster.sram.port_bytes_per_cycle
+        return larger(larger(moved, for_all / cluster.bus.bytes_per_cycle), over_port)
 
 
 def width_of(bits: int) -> int:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.check import ELEMENTS, operands_of
+from frustum.dialects.plan.check import operands_of, sum_bits_of
 from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequence
 from frustum.dialects.target.fit import DoesNotFit
@@ -62,16 +62,22 @@ class Measured(Ranged):
     """A plan with the sizes of its buffers."""
 
     counted: Counted
+    sum_bits: dict[str, int]
 
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
         super().__init__(network, plan)
         self.counted = Counted()
+        self.sum_bits = sum_bits_of(plan)
         self.extents: dict[tuple[Place, Tensor], dict[Axis, int]] = {}
         """Of each node or residency, and tensor there, the most that is new in a pass along each axis."""
         self.stays: dict[tuple[int, int, Tensor], tuple[Axis, int]] = {}
         """Of each rolling loop the most positions that stay from pass to pass."""
         self.wholes: dict[tuple[int, int, Tensor], dict[Axis, int]] = defaultdict(dict)
         """Of each loop the positions that all passes of it touch."""
+
+    def bits(self, tensor: Tensor) -> int:
+        """Of an element in a buffer: where sums wait, the wider type of theirs."""
+        return max(self.sum_bits.get(tensor.name, 0), tensor.element_bits)
 
     def note(self, place: Place, tensor: Tensor, box: Box) -> None:
         """A buffer has to take this box."""
@@ -129,7 +135,7 @@ class Occupancy:
 
     def tile(self, place: Place, tensor: Tensor) -> int:
         extents = self.walk.extents.get((place, tensor))
-        return 0 if extents is None else extent_bytes(tensor, extents.values())
+        return 0 if extents is None else extent_bytes(self.walk.bits(tensor), extents.values())
 
     def staying(self, loop: Loop, loops: tuple[Loop, ...], node: Node, held: tuple[Tensor, ...]) -> int:
         """Bytes that stay from pass to pass of a rolling loop, of all that lies in SRAM below it."""
@@ -159,13 +165,13 @@ class Occupancy:
         for inner in loops[loops.index(loop) + 1 :]:
             extents |= self.walk.wholes.get((id(inner), place, tensor), {})
         extents[axis] = stays
-        return extent_bytes(tensor, extents.values())
+        return extent_bytes(self.walk.bits(tensor), extents.values())
 
     def compute(self, node: Compute) -> int:
         walk, most = self.walk, 0
         group = [walk.layers[name] for name in node.layers]
-        own, wide = walk.own(node, self.held), {each.tensor: ELEMENTS[each.element] for each in node.sums}
-        sizes = {t: self.tile(id(node), t) * max(wide.get(t.name, 0), t.element_bits) // t.element_bits for t in own}
+        own = walk.own(node, self.held)
+        sizes = {t: self.tile(id(node), t) for t in own}
         place = {layer.name: k for k, layer in enumerate(group)}
         first = {t: place[walk.network.maker[t].name] for t in own}
         readers = walk.network.readers
@@ -190,7 +196,7 @@ class Occupancy:
         for axis in (*layer.axes, None):
             total = 0
             for tensor, extents in moved.items():
-                size, own = extent_bytes(tensor, extents.values()), links[tensor].get(axis)
+                size, own = extent_bytes(self.walk.bits(tensor), extents.values()), links[tensor].get(axis)
                 extent = 0 if own is None else extents[own]
                 total += size if not extent else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
             ways.append(total)
@@ -205,5 +211,5 @@ def _plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:
     return {link.axis: own for found in links for own, link in found.items() if link and link.is_plain}
 
 
-def extent_bytes(tensor: Tensor, extents: Iterable[int]) -> int:
-    return -(-math.prod(extents) * tensor.element_bits // 8)
+def extent_bytes(element_bits: int, extents: Iterable[int]) -> int:
+    return -(-math.prod(extents) * element_bits // 8)

@@ -287,6 +287,11 @@ class Ranged(Named):
         """Whether a part of a layer adds to sums that earlier passes have begun."""
         return any(span.get(a, (0, 0))[0] > 0 for a in layer.combine if a not in layer.result.axes)
 
+    def is_whole(self, layer: Layer, span: Box) -> bool:
+        """Whether no later pass adds to the sums of a part of a layer."""
+        summed = (a for a in layer.combine if a not in layer.result.axes)
+        return all(span.get(axis, (0, axis.extent))[1] >= axis.extent for axis in summed)
+
     def is_begun(self, tensor: Tensor, spans: Spans) -> bool:
         """Whether passes outside have begun the sums that the tensor's maker adds to."""
         maker = self.network.maker[tensor]

@@ -12,8 +12,10 @@ from xdsl.pattern_rewriter import GreedyRewritePatternApplier, PatternRewriterLi
 from xdsl.rewriter import Rewriter
 from xdsl.traits import IsTerminator, Pure
 
+from frustum.dialects.graph import RecurrenceOp
 from frustum.passes.analysis.module import absorb
 from frustum.passes.dequantised import fold_view
+from frustum.passes.graph.composites.unroll_recurrences import unroll
 from frustum.passes.graph.patterns.gelu import FindGelu
 from frustum.passes.graph.patterns.layers import FindSilu, FuseActivation, FusePad, PoolBeforeConv
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
@@ -37,7 +39,8 @@ class Canonicalize(ModulePass):
        activations into the layer beside them (`layers`)
     5. reshapes behind layers that do not care (`reshapes`)
     6. layers of volumes to the slices that these are made of (`volumes`)
-    7. operations whose results nobody uses
+    7. a recurrence of one step into its body; other recurrences stay, and their bodies are simplified as well
+    8. operations whose results nobody uses
 
     Before: operators as the file has them.  After: none of the above is left to do.
     """
@@ -48,6 +51,8 @@ class Canonicalize(ModulePass):
         if not any(_is_ours(inner) for inner in op.walk()):
             return
         constants = Constants(store_of(op))
+        for recurrence in [inner for inner in op.walk() if isinstance(inner, RecurrenceOp) and inner.steps == 1]:
+            unroll(recurrence, constants.store)
         for inner in list(op.walk()):
             fold_view(inner, constants.store)
         # before anything goes into the layers that it consists of

@@ -79,8 +79,12 @@ def _convert(network: NetworkOp, store: WeightStore, element: Attribute) -> None
 
 
 def _values(network: NetworkOp) -> list[SSAValue]:
-    block = network.body.block
-    return [*block.args, *(result for op in block.ops for result in op.results)]
+    """Arguments and results, those inside recurrences included."""
+    found: list[SSAValue] = []
+    for op in network.walk():
+        found += op.results
+        found += (argument for region in op.regions for block in region.blocks for argument in block.args)
+    return found
 
 
 def _target_of(value: SSAValue, element: Attribute) -> Attribute:
@@ -118,7 +122,7 @@ def _is_bias_use(op: Operation, value: SSAValue) -> bool:
 
 def _separate_biases(network: NetworkOp) -> None:
     """A constant that is a bias here and something else there becomes two."""
-    for op in network.body.block.ops:
+    for op in list(network.body.walk()):
         if not isinstance(op, ConvOp | MatmulOp) or op.bias is None:
             continue
         weight = op.bias.owner

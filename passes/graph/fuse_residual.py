@@ -31,7 +31,7 @@ class FuseResidual(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for network in networks_of(op):
-            for addition in [inner for inner in network.body.block.ops if isinstance(inner, BinaryOp)]:
+            for addition in [inner for inner in network.body.walk() if isinstance(inner, BinaryOp)]:
                 fuse(addition)
 
 
@@ -49,12 +49,13 @@ def fuse(addition: BinaryOp) -> None:
 
 
 def takes_residual(addition: BinaryOp, place: int) -> bool:
-    """Operand `place` is a product that has nothing between its accumulators and the addition but requantising."""
+    """Operand `place` is a product of the same block that has nothing between its accumulators and the addition but
+    requantising."""
     value = addition.operands[place]
     product = value.owner
     if addition.kind != "add" or not isinstance(product, Product) or not value.has_one_use():
         return False
-    if product.act is not None or product.residual is not None:
+    if product.act is not None or product.residual is not None or product.parent is not addition.parent:
         return False
     if any(shape_of(operand) != shape_of(addition.result) for operand in addition.operands):
         return False

@@ -17,6 +17,7 @@ from frustum.dialects.foreign import is_foreign
 from frustum.passes.analysis import layer
 from frustum.passes.analysis.foreign import gather, is_movable
 from frustum.passes.analysis.module import free_name, kind_name, node_name
+from frustum.passes.graph.composites.unroll_recurrences import UnrollRecurrences
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class OutlineNetworks(ModulePass):
        are what it reads (constants go with it), outputs what is read behind it
     3. a `fgraph.call` of the network stands where the section stood
 
+    Recurrences are unrolled first.
+
     Inputs are called as the values are in the text, outputs as their layers; names are unique in a network.
 
     Before: `fgraph` layers anywhere.  After: in networks alone, but for those whose results nobody reads.
@@ -37,6 +40,7 @@ class OutlineNetworks(ModulePass):
     name = "frustum-graph-outline"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        UnrollRecurrences().apply(ctx, op)
         for block in list(blocks_outside(op)):
             for ops in gather(block).values():
                 outline([op for op in ops if not isinstance(op, g.WeightOp)])

@@ -20,7 +20,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.dialects.diagnostic import one_line
-from frustum.dialects.graph import ConvOp, MatmulOp, shape_of, tensor_type
+from frustum.dialects.graph import macs_in, shape_of, tensor_type
 from frustum.passes.errors import MixesImages, ModelError, NotConstant, Problem, Refused
 from frustum.passes.onnx.binding import MOST_DIMENSIONS
 from frustum.passes.onnx.doubles import DOUBLE, Doubles
@@ -129,7 +129,7 @@ class DryRun(ImportWalk):
             except (Refused, VerifyException, ModelError) as error:
                 results = self._on_host(proto, own, opset, types, error)
             else:
-                self.steps.append(ImportStep(proto, own, self._kind(proto, results), macs=_macs(self._after(first))))
+                self.steps.append(ImportStep(proto, own, self._kind(proto, results), macs=macs_in(self._after(first))))
             self._note(proto, results, types)
 
     def images_in(self, name: str) -> tuple[tuple[int, ...] | None, int | None]:
@@ -464,7 +464,3 @@ def _known_type(
         return inferred
     known = _element(inferred) or model_element(value, network)
     return onnx.helper.make_tensor_type_proto(known, shape_of(value))
-
-
-def _macs(ops: Sequence[Operation]) -> int:
-    return sum(op.macs for op in ops if isinstance(op, ConvOp | MatmulOp))

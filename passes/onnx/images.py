@@ -152,10 +152,26 @@ class Images:
         axes = [self.axes.get(operand) for operand in op.operands]
         if all(axis is None for axis in axes):
             return
+        if isinstance(op, g.RecurrenceOp):
+            self._note_recurrence(op)
+            return
         rule = RULES.get(type(op))
         if rule is None:
             raise self.refuse(f"is not known to keep {self.count} images apart")
         self.axes[op.results[0]] = rule(self, op)
+
+    def enter(self, pairs: Iterable[tuple[SSAValue, SSAValue]]) -> None:
+        """The arguments of a body have their images where values around it have them."""
+        self.axes.update((own, self.axes[source]) for own, source in pairs if source in self.axes)
+
+    def _note_recurrence(self, op: g.RecurrenceOp) -> None:
+        """The images of its results lie where they do in what a step gives, and are in no slice alone."""
+        for value, result in zip((*op.end.outputs, *op.end.states), op.results, strict=True):
+            if value in self.axes:
+                self.axes[result] = self.axes[value]
+        cut = [x for x in (*op.sequences, *op.outputs) if op.steps > 1 and self.axes.get(x) == op.dim]
+        if cut:
+            raise self.along(op.dim, g.shape_of(cut[0]))
 
     def split_of(self, shape: Ints, axis: int, result: Ints) -> int:
         """The images' axis after a reshape: the one that has as many elements before it, if they divide it."""

@@ -16,9 +16,9 @@ from xdsl.ir import SSAValue
 
 from frustum.dialects.graph import ConcatOp, shape_of
 from frustum.passes.errors import Refused
+from frustum.passes.graph.composites.unroll_recurrences import MOST_STEPS
 from frustum.passes.onnx.node import Node, Value
 from frustum.passes.onnx.operators.moves import cut
-from frustum.passes.onnx.operators.recurrent import MOST_STEPS
 
 Body: TypeAlias = Callable[[onnx.GraphProto, Sequence["Value | None"]], "Sequence[Value]"]
 """The outputs of a graph for its inputs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -68,6 +69,7 @@ class Network:
     """The network under construction."""
 
     block: Block
+    """Where operations are added."""
     store: WeightStore
     element: Attribute
     images: Images | None = None
@@ -82,12 +84,25 @@ class Network:
     """By input of integers: what must be exact, for which it is held to a limit."""
     counts: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By node that counts in floating point: its operator, and the largest integer that it needs exactly."""
+    around: Block | None = None
+    """Where constants are added, if `block` is the body of an operation."""
+
+    @contextmanager
+    def inside(self, body: Block) -> Iterator[None]:
+        """Operations are added to the body meanwhile, constants to the block around it."""
+        block, around = self.block, self.around
+        self.block, self.around = body, around or block
+        try:
+            yield
+        finally:
+            self.block, self.around = block, around
 
     def emit(self, op: IRDLOperation, name: str, operator: str | None = None) -> SSAValue:
         """Appends an operation that stands for the node `name`, an `operator`, or for the constant `name`; returns its
         result."""
         op.location = location_of([(name, operator)]) if operator else NameLoc(StringAttr(name), NoneAttr())
-        self.block.add_op(op)
+        block = self.around if self.around is not None and isinstance(op, g.WeightOp) else self.block
+        block.add_op(op)
         op.verify_()
         if self.images is not None:
             self.images.note(op)

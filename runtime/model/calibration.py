@@ -29,6 +29,7 @@ from frustum.dialects.choices import Method
 from frustum.dialects.graph.attributes import float_array
 from frustum.dialects.module import ACCURACY, DTYPE, INPUT_RANGES, RANGE, SCALE
 from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.graph.composites.unroll_recurrences import UnrollRecurrences
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.quantise import QuantiseNetwork, separate_activations, values_to_quantise
@@ -226,7 +227,7 @@ def inputs_within(macs: int) -> int:
 
 def macs_of(module: ModuleOp) -> int:
     """Multiply-accumulates of the convolutions and matrix products of the module's network."""
-    return sum(op.macs for op in network_of(module).walk() if isinstance(op, g.ConvOp | g.MatmulOp))
+    return g.macs_in(network_of(module).body.block.ops)
 
 
 def calibrate_network(module: ModuleOp, request: Request, progress: Progress) -> None:
@@ -234,7 +235,7 @@ def calibrate_network(module: ModuleOp, request: Request, progress: Progress) ->
     if stop_of(module) != STOPS[0] or words_of(module).get(DTYPE) == INT8:
         return
     progress("calibrate", 0.0)
-    passes: Sequence[ModulePass] = (SplitReductions(), Canonicalize(), ConvertType(to="f32"))
+    passes: Sequence[ModulePass] = (UnrollRecurrences(), SplitReductions(), Canonicalize(), ConvertType(to="f32"))
     for each in passes:
         each.apply(Context(), module)
     count = inputs_within(macs_of(module))

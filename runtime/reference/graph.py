@@ -57,20 +57,28 @@ class ReferenceExecutor:
             for name, array, host in zip(network.outputs, outputs, wanted, strict=True)
         }
 
-    def _run_block(self, block: Block, arguments: Sequence[Array], watch: Watch | None) -> list[Array]:
-        """The operands of the block's terminator."""
-        values: Values = dict(zip(block.args, arguments, strict=True))
-        pending = Counter(operand for op in block.ops for operand in op.operands)
+    def _run_block(
+        self,
+        block: Block,
+        arguments: Sequence[Array],
+        watch: Watch | None,
+        captured: Mapping[SSAValue, Array] | None = None,
+    ) -> list[Array]:
+        """The operands of the block's terminator; `captured`: the values that it reads from around it."""
+        values: Values = dict(zip(block.args, arguments, strict=True)) | dict(captured or {})
+        read = {op: _read_by(op) for op in block.ops}
+        pending = Counter(operand for each in read.values() for operand in each)
         for op in block.ops:
-            operands = [values[operand] for operand in op.operands]
-            for operand in op.operands:
+            operands = [values[operand] for operand in read[op]]
+            for operand in read[op]:
                 pending[operand] -= 1
                 if not pending[operand]:
                     values.pop(operand, None)
-            if isinstance(op, (graph.OutputOp, unit.YieldOp)):
+            if isinstance(op, (graph.OutputOp, graph.StepYieldOp, unit.YieldOp)):
                 return operands
             for result, array in zip(op.results, self.execute_op(op, operands, watch), strict=True):
-                other = watch(op, array) if watch and not isinstance(op, unit.UnitOp) else None
+                is_layer = not isinstance(op, unit.UnitOp | graph.RecurrenceOp)
+                other = watch(op, array) if watch and is_layer else None
                 if pending[result]:
                     values[result] = array if other is None else other
         raise AssertionError("a network ends with fgraph.output")
@@ -90,7 +98,8 @@ class ReferenceExecutor:
     def execute_op(
         self, op: Operation, operands: Sequence[Array], watch: Watch | None = None
     ) -> Sequence[Array]:
-        """The results of one operation, each in the type the IR gives it; of a unit those of its body."""
+        """The results of one operation, each in the type the IR gives it; of a unit those of its body. The operands of
+        a recurrence are followed by what its body reads from around it."""
         if isinstance(op, graph.WeightOp):
             return (self._constant(op),)
         if isinstance(op, unit.UnitOp):
@@ -100,12 +109,39 @@ class ReferenceExecutor:
             return run_tiles(op, operands, {weight.result: self._constant(weight) for weight in weights}, self.see_tile)
         if isinstance(op, tile.ConcatOp):
             return (side_by_side(op, operands),)  # type: ignore[return-value]  # buffers of each cluster
+        if isinstance(op, graph.RecurrenceOp):
+            return self._run_steps(op, operands, watch)
         return (evaluated(op, operands),)
+
+    def _run_steps(
+        self, op: graph.RecurrenceOp, operands: Sequence[Array], watch: Watch | None
+    ) -> Sequence[Array]:
+        """The outputs of a recurrence, and its last states."""
+        values = dict(zip(_read_by(op), operands, strict=True))
+        captured = {value: values[value] for value in graph.captured_by(op)}
+        slices = [np.split(values[sequence], op.steps, op.dim) for sequence in op.sequences]
+        states = [
+            np.zeros(graph.shape_of(own), numpy_type(graph.tensor_of(own).element_type)) if start is None
+            else values[start]
+            for own, start in zip(op.states, op.state_starts, strict=True)
+        ]  # fmt: skip
+        outputs: list[list[Array]] = [[] for _ in op.outputs]
+        for place in op.order:
+            found = self._run_block(op.body.block, [*(own[place] for own in slices), *states], watch, captured)
+            states = found[: len(states)]
+            for own, array in zip(outputs, found[len(states) :], strict=True):
+                own.append(array)
+        return [*(np.concatenate(own[::-1] if op.is_reverse else own, op.dim) for own in outputs), *states]
 
     def _constant(self, op: graph.WeightOp) -> Array:
         array, type_ = self.weights[op.key.data], graph.tensor_of(op.result)
         assert array.shape == type_.get_shape(), f"{op}: the store has {array.shape}"
         return narrow(array, numpy_type(type_.element_type))
+
+
+def _read_by(op: Operation) -> Sequence[SSAValue]:
+    """The operands of an operation, and the values around it that its body reads if it is a recurrence."""
+    return (*op.operands, *graph.captured_by(op)) if isinstance(op, graph.RecurrenceOp) else op.operands
 
 
 def network_of(module: ModuleOp) -> graph.NetworkOp:

@@ -418,12 +418,12 @@ class _Part:
                 yield id(resident), store, box
 
     def overwrite(self) -> None:
-        """A result in the storage of another tensor takes the elements of it that were read."""
+        """A result in the storage of another tensor takes the places that it has read of it."""
         for resident, _ in self.memory.active[self.layer.result]:
             old = self.machine.tensors.get(resident.storage_of)
-            boxes = [box for tensor, box in self.machine.reads(self.layer, self.span) if tensor is old]
+            read = [box for boxes in self.layer.part(self.box) for tensor, box in boxes if tensor is old]
             for _, store in self.memory.active[old] if old is not None else ():
-                for box in boxes:
+                for box in read:
                     store.drop(store.place(box))
 
 

@@ -280,7 +280,8 @@ def _divisor(points: Points) -> Array:
     at = (0,) if op.is_of_slices else (2, 3)
     for k, dim in enumerate(at):
         extent, (low, high) = g.shape_of(op.x)[dim], (op.pads[k], op.pads[k + len(at)])
-        first = points.position(points.layer.result.dims[dim]) * op.strides[k] - low
+        own = points.layer.result.dims[dim - len(g.shape_of(op.result))]  # behind those of loops
+        first = points.position(own) * op.strides[k] - low
         taps = [first + tap * op.dilations[k] for tap in range(op.kernel[k])]
         start, stop = (-low, extent + high) if op.count_include_pad else (0, extent)
         total = total * sum(((each >= start) & (each < stop)).astype(float) for each in taps)

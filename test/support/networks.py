@@ -69,6 +69,16 @@ class Net:
         w, b = self.weight(outputs, int(np.prod(rest))), self.weight(outputs)
         return self.layer(graph.MatmulOp(flat, w, b, trans_b=True, act=act and ActAttr.of(act)))
 
+    def recurrence(self, sequences, starts, body, *, steps, dim=0, reverse=False):
+        """The operation; `body` makes the states and the outputs of a step of its slices and states."""
+        shapes = [graph.slice_shape(graph.shape_of(x), dim, steps) for x in sequences]
+        shapes += [shapes[0] if start is None else graph.shape_of(start) for start in starts]
+        block = Block(arg_types=[tensor_type(f32, shape) for shape in shapes])
+        around, self.builder = self.builder, Builder(InsertPoint.at_end(block))
+        self.builder.insert(graph.StepYieldOp(*body(*block.args)))
+        self.builder = around
+        return self.builder.insert(graph.RecurrenceOp(sequences, starts, block, steps=steps, dim=dim, reverse=reverse))
+
     def module(self, *outputs):
         """The verified module with its weights, and the inputs by name."""
         names = [f"y{i}" for i in range(len(outputs))]

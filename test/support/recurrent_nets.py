@@ -301,6 +301,16 @@ def filtered(steps, channels, *, back=1, ahead=0, batch=1):
     return Recurrent(net.done(y), net.arrays, {"y": abs(np.array(found))})
 
 
+def summed(steps, channels):
+    """One layer, a running sum: it reads what it made a step ago."""
+    net, shape = Steps(), (steps, 1, channels)
+    x = net.given("x", *shape, kind=Kind.INPUT)
+    before = net.state(shape, x)
+    c = net.binary("c", "add", x, before)
+    net.carries(before, c, 1)
+    return Recurrent(net.done(c), net.arrays, {"c": np.cumsum(net.arrays["x"], axis=0)})
+
+
 def checked(case, text):
     """The count of a plan, after it has run on the values."""
     return checked_plan(case, read_plan(f'plan @net for "edge" {text}', lambda _: extents_of(case.network)).node)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from xdsl.dialects.builtin import NameLoc
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine, Guard, Piece, View
 from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of
 from frustum.dialects.axes.network import AxisNetwork, Combine, Layer, Operand
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.errors import Error
 from frustum.dialects.functions import ELEMENTWISE
 
 TRANSCENDENTAL_PASSES = 4
@@ -21,6 +23,10 @@ TRANSCENDENTAL_PASSES = 4
 Source: docs/techniques/machine.md."""
 STATISTICS_BITS = 64
 """Two f32 numbers: sums of x and of its square, or maximum and sum of powers."""
+
+class NoAxes(Error):
+    """A loop over time reads what no position along its axis says."""
+
 
 Reads = Callable[["Reader", Any], View | None]
 R = TypeVar("R", bound=Reads)
@@ -53,7 +59,7 @@ def read_with_views(network: g.NetworkOp) -> tuple[AxisNetwork, dict[SSAValue, V
     for op in network.body.block.ops:
         if isinstance(op, g.OutputOp):
             for value in op.operands:
-                for piece in reader.view(value).pieces:
+                for piece in reader.output(value).pieces:
                     piece.tensor.is_output = True
         elif not isinstance(op, g.WeightOp):
             reader.read(op)
@@ -68,7 +74,21 @@ class Reader:
         self.views: dict[SSAValue, View] = {}
         self.layers: list[Layer] = []
         self.tensors: list[Tensor] = []
+        self.loops: tuple[Dim, ...] = ()
+        """The axes of the loops around what is read, which all layers have first."""
+        self.times: set[Axis] = set()
+        """Those of all loops."""
         self._names: dict[str, int] = {}
+
+    @contextmanager
+    def inside(self, time: Axis) -> Iterator[None]:
+        """Layers and tensors that are added meanwhile have this axis too; views of the tensors are at its position."""
+        before, self.loops = self.loops, (*self.loops, (time,))
+        self.times.add(time)
+        try:
+            yield
+        finally:
+            self.loops = before
 
     def read(self, op: Operation) -> None:
         """Raises KeyError for an operation with several results that has no function here."""
@@ -85,6 +105,15 @@ class Reader:
             self.views[value] = self.root(value.owner.key.data, value, Kind.WEIGHT)
         return self.views[value]
 
+    def output(self, value: SSAValue) -> View:
+        """The view of an output of the network. One step of a loop is copied: the tensor that it lies in has all."""
+        view = self.view(value)
+        indices = [index for piece in view.pieces for index in piece.index]
+        if any(axis in self.times and not position.terms for axis, position in indices):
+            assert isinstance(value.owner, Operation)
+            view = self.views[value] = self.copied(view, value.owner, view.dims, value)
+        return view
+
     # ------------------------------------------------------------ tensors
 
     def root(self, name: str, value: SSAValue, kind: Kind) -> View:
@@ -92,9 +121,10 @@ class Reader:
         return self.tensor(name, dims, bits_of(value), kind)
 
     def tensor(self, name: str, dims: Iterable[Dim], bits: int, kind: Kind) -> View:
-        made = Tensor(name, tuple(dims), bits, kind)
+        own = tuple(dims)
+        made = Tensor(name, own if kind is Kind.WEIGHT else (*self.loops, *own), bits, kind)
         self.tensors.append(made)
-        return View(made.dims, (_identity(made),))
+        return View(own, (_identity(made),))
 
     def name_apart(self) -> None:
         """Numbers inputs and weights that are called as another tensor is: plans name tensors."""
@@ -137,12 +167,23 @@ class Reader:
         return found
 
     def whole(self, op: Operation) -> View:
-        """A layer that needs all of its operands."""
+        """A layer that needs all of its operands; NoAxes in a loop, where these are made step by step."""
         name = self.name(op, "")
+        if self.loops:
+            raise NoAxes(f"{name}: error: it needs all of its operands, in a loop over time")
         found = self.root(name, op.results[0], Kind.INTERMEDIATE)
         views = map(self.view, op.operands)
         read = tuple(Operand(view.pieces, is_all=True, dims=view.dims) for view in views)
         self.layers.append(Layer(name, "", found.pieces[0].tensor, read, {}, passes=1, source=op))
+        return found
+
+    def copied(self, view: View, op: Operation, dims: Sequence[Dim], like: SSAValue) -> View:
+        """A layer of these dimensions that copies a view, for an operation; `like`: a value of its type."""
+        copy = g.UnaryOp("identity", Block(arg_types=[like.type]).args[0])
+        copy.location = op.location
+        found = self.add(copy, dims, [view.at(map(Affine.along, dims))], passes=passes_of("identity"))
+        if found is None:
+            raise NoAxes(f"{self.name(op, '')}: error: no position says what is copied")
         return found
 
     def name(self, op: Operation, role: str) -> str:

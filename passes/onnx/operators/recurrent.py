@@ -1,5 +1,5 @@
 # Tests: test/passes/onnx/test_import_recurrent.py
-"""RNN, GRU and LSTM: their steps one after the other, unrolled; all steps read the same weights.
+"""RNN, GRU and LSTM: a recurrence for each direction, whose body is a step; all steps read the same weights.
 
 The part of the gates that the inputs make is one product for all steps; what a step has to wait for is the product of
 the state before with the recurrent weights, gate by gate, to which its own rows of the other are added.
@@ -14,21 +14,29 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
-from xdsl.ir import SSAValue
+from xdsl.ir import Block, SSAValue
 
-from frustum.dialects.graph import ConcatOp, MatmulOp, SliceOp, shape_of
+from frustum.dialects.graph import (
+    ConcatOp,
+    MatmulOp,
+    RecurrenceOp,
+    SliceOp,
+    StepYieldOp,
+    shape_of,
+    slice_shape,
+    tensor_type,
+)
 from frustum.passes.errors import Refused
 from frustum.passes.onnx.node import Converter, Ints, Node, Result
 from frustum.passes.onnx.operators.choices import chosen
 from frustum.passes.onnx.operators.moves import turned
 from frustum.passes.weights import Array
 
-MOST_STEPS = 64
-"""Of both directions of a loop that is unrolled: each is about ten layers, which are planned one by one."""
 Activation = Callable[[Node, SSAValue], SSAValue]
-State: TypeAlias = "tuple[SSAValue | None, ...]"
-"""What a step hands on: what it gives (h), and the cell of an LSTM (c); None is 0, before the first step."""
-New: TypeAlias = "tuple[SSAValue, ...]"
+State: TypeAlias = "tuple[SSAValue, ...]"
+"""What a step hands on: what it gives (h), and the cell of an LSTM (c)."""
+Start: TypeAlias = "tuple[SSAValue | None, ...]"
+"""The state before the first step; None is 0."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +63,14 @@ class Loop:
     def __post_init__(self) -> None:
         self.state: list[SSAValue] = [self.node.weight(np.ascontiguousarray(each), "R") for each in self.weights.state]
 
-    def gate(self, number: int, x: SSAValue, h: SSAValue | None) -> SSAValue:
+    def gate(self, number: int, x: SSAValue, h: SSAValue) -> SSAValue:
         """What the inputs say of a gate, and what the state before does."""
-        state = self.of_state(number, h)
-        return x if state is None else self.node.binary("add", state, x)
+        return self.node.binary("add", self.of_state(number, h), x)
 
-    def of_state(self, number: int, h: SSAValue | None) -> SSAValue | None:
+    def of_state(self, number: int, h: SSAValue) -> SSAValue:
         found = self.weights.state_bias[number]
         bias = None if found is None else self.node.weight(found, "Rb")
-        return bias if h is None else self.node.emit(MatmulOp(h, self.state[number], bias))
+        return self.node.emit(MatmulOp(h, self.state[number], bias))
 
     def applied(self, number: int, x: SSAValue) -> SSAValue:
         """A function of the operator, of what is clipped."""
@@ -71,38 +78,32 @@ class Loop:
             x = self.node.unary("clip", x, -self.clip, self.clip)
         return self.functions[number](self.node, x)
 
-    def peephole(self, number: int, x: SSAValue, c: SSAValue | None) -> SSAValue:
-        if not self.weights.peepholes or c is None:
+    def peephole(self, number: int, x: SSAValue, c: SSAValue) -> SSAValue:
+        if not self.weights.peepholes:
             return x
         own = self.node.weight(self.weights.peepholes[number], "P")
         return self.node.binary("add", x, self.node.binary("mul", c, own))
 
-    def times(self, a: SSAValue, b: SSAValue | None) -> SSAValue | None:
-        return None if b is None else self.node.binary("mul", a, b)
 
-    def plus(self, a: SSAValue, b: SSAValue | None) -> SSAValue:
-        return a if b is None else self.node.binary("add", a, b)
-
-
-def rnn_step(loop: Loop, x: Sequence[SSAValue], before: State) -> New:
+def rnn_step(loop: Loop, x: Sequence[SSAValue], before: State) -> State:
     return (loop.applied(0, loop.gate(0, x[0], before[0])),)
 
 
-def gru_step(loop: Loop, x: Sequence[SSAValue], before: State) -> New:
+def gru_step(loop: Loop, x: Sequence[SSAValue], before: State) -> State:
     """Gates: update, reset, hidden."""
     node, (h,) = loop.node, before
     update = loop.applied(0, loop.gate(0, x[0], h))
     reset = loop.applied(0, loop.gate(1, x[1], h))
     if node.get("linear_before_reset", 0):
-        hidden = loop.plus(x[2], loop.times(reset, loop.of_state(2, h)))
+        hidden = node.binary("add", x[2], node.binary("mul", reset, loop.of_state(2, h)))
     else:
-        hidden = loop.gate(2, x[2], loop.times(reset, h))
+        hidden = loop.gate(2, x[2], node.binary("mul", reset, h))
     new = loop.applied(1, hidden)
     kept = node.binary("mul", node.unary("affine", update, -1.0, 1.0), new)  # (1 - update) * new
-    return (loop.plus(kept, loop.times(update, h)),)
+    return (node.binary("add", kept, node.binary("mul", update, h)),)
 
 
-def lstm_step(loop: Loop, x: Sequence[SSAValue], before: State) -> New:
+def lstm_step(loop: Loop, x: Sequence[SSAValue], before: State) -> State:
     """Gates: input, output, forget, cell; peepholes: input, output, forget."""
     node, (h, c) = loop.node, before
     taken = loop.applied(0, loop.peephole(0, loop.gate(0, x[0], h), c))
@@ -111,25 +112,25 @@ def lstm_step(loop: Loop, x: Sequence[SSAValue], before: State) -> New:
     else:
         forget = loop.applied(0, loop.peephole(2, loop.gate(2, x[2], h), c))
     new = loop.applied(1, loop.gate(3, x[3], h))
-    cell = loop.plus(node.binary("mul", taken, new), loop.times(forget, c))
+    cell = node.binary("add", node.binary("mul", taken, new), node.binary("mul", forget, c))
     given = loop.applied(0, loop.peephole(1, loop.gate(1, x[1], h), cell))
     return node.binary("mul", given, loop.functions[2](node, cell)), cell
 
 
 @dataclass(frozen=True)
-class Recurrence:
+class RecurrentKind:
     """An operator: its number of gates, its functions, what its states are, where its states come in, its step."""
 
     gates: int
     functions: tuple[str, ...]
     states: int
-    step: Callable[[Loop, Sequence[SSAValue], State], New]
+    step: Callable[[Loop, Sequence[SSAValue], State], State]
 
 
 KINDS = {
-    "RNN": Recurrence(1, ("tanh",), 1, rnn_step),
-    "GRU": Recurrence(3, ("sigmoid", "tanh"), 1, gru_step),
-    "LSTM": Recurrence(4, ("sigmoid", "tanh", "tanh"), 2, lstm_step),
+    "RNN": RecurrentKind(1, ("tanh",), 1, rnn_step),
+    "GRU": RecurrentKind(3, ("sigmoid", "tanh"), 1, gru_step),
+    "LSTM": RecurrentKind(4, ("sigmoid", "tanh", "tanh"), 2, lstm_step),
 }
 X, W, R, BIAS, LENGTHS, STATE, PEEPHOLES = 0, 1, 2, 3, 4, 5, 7
 DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -144,17 +145,15 @@ def recurrent(node: Node) -> Result:
     directions = DIRECTIONS.get(str(node.get("direction", "forward")))
     if directions is None:
         raise Refused(f"direction is '{node.get('direction')}'")
-    if steps * len(directions) > MOST_STEPS:
-        raise Refused(f"{steps * len(directions)} steps are not supported: at most {MOST_STEPS}")
-    masks = _masks(node, steps, batch)
+    mask = _mask(node, steps, batch)
     functions = list(_functions(node, kind, len(directions)))
     given: list[SSAValue] = []
-    last: list[New] = []
+    last: list[State] = []
     for number, is_reverse in enumerate(directions):
         loop = Loop(
             node, functions[number * len(kind.functions) :], _weights(node, kind, number), float(node.get("clip", 0.0))
         )
-        rows, state = _run(loop, kind, x, _first_state(node, kind, number, batch, is_batch_first), masks, is_reverse)
+        rows, state = _run(loop, kind, x, _first_state(node, kind, number, batch, is_batch_first), mask, is_reverse)
         given.append(rows)
         last.append(state)
     results = [_together(node, given, (steps, len(directions), batch, -1), 1, (2, 0, 1, 3) if is_batch_first else None)]
@@ -174,8 +173,8 @@ def _together(node: Node, parts: Sequence[SSAValue], shape: Ints, axis: int, per
 
 
 def _run(
-    loop: Loop, kind: Recurrence, x: SSAValue, state: State, masks: Sequence[SSAValue | None], is_reverse: bool
-) -> tuple[SSAValue, New]:
+    loop: Loop, kind: RecurrentKind, x: SSAValue, start: Start, mask: SSAValue | None, is_reverse: bool
+) -> tuple[SSAValue, State]:
     """What all steps give, one after the other [T * B, H], and the last state."""
     node = loop.node
     steps, batch, width = shape_of(x)
@@ -184,30 +183,27 @@ def _run(
     for weight, bias in zip(loop.weights.inputs, loop.weights.bias, strict=True):
         addend = None if bias is None else node.weight(bias, "Wb")
         gates.append(node.emit(MatmulOp(rows, node.weight(np.ascontiguousarray(weight), "W"), addend)))
-    given: list[SSAValue] = [rows] * steps
-    for step in reversed(range(steps)) if is_reverse else range(steps):
-        own = [gate if steps == 1 else _rows(node, gate, step * batch, batch) for gate in gates]
-        new = kind.step(loop, own, state)
-        mask = masks[step]
-        given[step] = new[0] if mask is None else node.binary("mask", new[0], mask)
+    sequences = gates if mask is None else [*gates, mask]
+    element = node.network.element
+    slices = [tensor_type(element, slice_shape(shape_of(each), 0, steps)) for each in sequences]
+    body = Block(arg_types=[*slices, *(slices[0] for _ in start)])
+    if node.network.images is not None:
+        node.network.images.enter(zip(body.args, (*sequences, *(gates[0] for _ in start)), strict=True))
+    with node.network.inside(body):
+        own, before = body.args[: len(gates)], body.args[len(sequences) :]
+        new = kind.step(loop, own, before)
+        output = new[0]
         if mask is not None:
-            new = tuple(_going_on(node, mask, *each) for each in zip(new, state, strict=True))
-        state = new
-    return given[0] if steps == 1 else node.emit(ConcatOp(given, 0)), new
+            goes_on = body.args[len(gates)]
+            output = node.binary("mask", output, goes_on)
+            new = tuple(chosen(node, goes_on, *each) for each in zip(new, before, strict=True))
+        body.add_op(StepYieldOp(new, [output]))
+    found = RecurrenceOp(sequences, start, body, steps=steps, reverse=is_reverse)
+    node.emit(found)
+    return found.outputs[0], tuple(found.last_states)
 
 
-def _rows(node: Node, x: SSAValue, start: int, count: int) -> SSAValue:
-    """`count` rows of a matrix."""
-    columns = shape_of(x)[1]
-    return node.emit(SliceOp(x, (start, 0), (count, columns), (1, 1)))
-
-
-def _going_on(node: Node, mask: SSAValue, after: SSAValue, before: SSAValue | None) -> SSAValue:
-    """The state of sequences that have ended is what it was."""
-    return node.binary("mask", after, mask) if before is None else chosen(node, mask, after, before)
-
-
-def _first_state(node: Node, kind: Recurrence, number: int, batch: int, is_batch_first: bool) -> State:
+def _first_state(node: Node, kind: RecurrentKind, number: int, batch: int, is_batch_first: bool) -> Start:
     """The states given for a direction, [B, H] each."""
     hidden = node.shape(R)[2]
     found: list[SSAValue | None] = []
@@ -223,21 +219,18 @@ def _first_state(node: Node, kind: Recurrence, number: int, batch: int, is_batch
     return tuple(found)
 
 
-def _masks(node: Node, steps: int, batch: int) -> list[SSAValue | None]:
-    """Which sequences still go on at a step, [B, 1]; None where all do."""
+def _mask(node: Node, steps: int, batch: int) -> SSAValue | None:
+    """Which sequences still go on at each step, [T * B, 1]; None where all do to the end."""
     lengths = node.constant(LENGTHS, "the lengths of the sequences")
     if lengths is None:
-        return [None] * steps
+        return None
     if lengths.shape != (batch,):
         raise Refused(f"{lengths.shape} lengths for {batch} sequences")
-    masks: list[SSAValue | None] = []
-    for step in range(steps):
-        goes_on = step < lengths.reshape(-1, 1)
-        masks.append(None if goes_on.all() else node.weight(goes_on.astype(np.float32), "goes_on"))
-    return masks
+    goes_on = np.arange(steps).reshape(-1, 1) < lengths
+    return None if goes_on.all() else node.weight(goes_on.astype(np.float32).reshape(-1, 1), "goes_on")
 
 
-def _weights(node: Node, kind: Recurrence, number: int) -> GateWeights:
+def _weights(node: Node, kind: RecurrentKind, number: int) -> GateWeights:
     """Of direction `number`; all of them are constants."""
     arrays = [node.constant(place, what) for place, what in ((W, "W"), (R, "R"), (BIAS, "B"))]
     peepholes = node.constant(PEEPHOLES, "P") if kind.states > 1 else None
@@ -263,7 +256,7 @@ def _weights(node: Node, kind: Recurrence, number: int) -> GateWeights:
 # --- functions --------------------------------------------------------------------------------------------
 
 
-def _functions(node: Node, kind: Recurrence, directions: int) -> Iterator[Activation]:
+def _functions(node: Node, kind: RecurrentKind, directions: int) -> Iterator[Activation]:
     """Those of the node with their parameters, which are listed for the functions that take them."""
     given = node.get("activations") or []
     names = [each.decode() if isinstance(each, bytes) else str(each) for each in given]

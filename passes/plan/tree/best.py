@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.intervals import LayerInterval, cut_of, steps_of
 from frustum.passes.plan.tree.nest import Interior, LoopNest, NestLoops
 from frustum.passes.plan.tree.passes import KnownPasses, Passes
@@ -38,7 +39,9 @@ class NestWays:
         return np.concatenate([np.array(grid).reshape(2, -1) for grid in grids], axis=-1)
 
 
-def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits, known: KnownPasses) -> NestWays:
+def nest_ways(
+    own: LayerInterval, extents: Extents, limits: SearchLimits, known: KnownPasses, costs: NestCosts | None = None
+) -> NestWays:  # fmt: skip
     """Under no loop, under one, under two: each with all steps."""
     levels, longest = list[Passes](), list[int]()
     for group, is_windowed in own.classes:
@@ -54,7 +57,7 @@ def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits, known:
         if levels[outer].cut.is_rolling:
             levels.append(Passes(own, replace(levels[outer].cut, is_rolling=False), extents, known))
             pairs += [(len(levels) - 1, inner) for inner in some if inner != outer]
-    interior = Interior(own, extents)
+    interior = Interior(own, extents, costs)
     loops = NestLoops.of(interior, levels)
     numbers = np.arange(loops.first[single])
     for k in steps_at:  # every nest has the loop over what layers carry
@@ -63,12 +66,13 @@ def nest_ways(own: LayerInterval, extents: Extents, limits: SearchLimits, known:
 
 
 def good_nests(
-    own: LayerInterval, extents: Extents, room: Floats, limits: SearchLimits, known: KnownPasses
+    own: LayerInterval, extents: Extents, room: Floats, limits: SearchLimits, known: KnownPasses,
+    costs: NestCosts | None = None,
 ) -> NestPrices:  # fmt: skip
     """Those candidates that are best for some size of SRAM where nothing is there before, or everything.  Of two loops
     the steps are coarse first, then near the good ones."""
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-    ways = nest_ways(own, extents, limits, known)
+    ways = nest_ways(own, extents, limits, known, costs)
     best = _Best(nothing, room), _Best(everything, room)
     _add(best, ways, ways.singles)
     if ways.pairs:

@@ -40,7 +40,7 @@ class ForestBounds:
     resident: Mapping[Tensor, float]
     depth: int
     sizes: dict[Tensor, float]
-    """Of tensors in SRAM."""
+    """Of tensors in SRAM, sums as wide as they wait."""
     bytes: dict[Tensor, float]
     """Over the DRAM port."""
     uses: dict[Tensor, list[int]]
@@ -65,8 +65,9 @@ class ForestBounds:
         self.search, self.first, self.stop = search, first, stop
         self.extents, self.resident, self.depth = extents, resident, depth
         own = search.placed(first, stop, extents).own
-        self.sizes = {t: own.reads.size(t, extents) * own.shares[t] for t in own.touched}
-        self.bytes = {t: size * own.reads.copies(t) for t, size in self.sizes.items()}
+        sizes = {t: own.reads.size(t, extents) * own.shares[t] for t in own.touched}
+        self.sizes = {t: size * own.reads.widening(t) for t, size in sizes.items()}
+        self.bytes = {t: size * own.reads.copies(t) for t, size in sizes.items()}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
         self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * NEARLY, NO_BOUND)

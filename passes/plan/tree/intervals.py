@@ -154,6 +154,18 @@ class LayerInterval:
                 found.append((group, self.is_windowed(group)))
         return found
 
+    @cached_property
+    def scalable(self) -> list[Class]:
+        """Classes of which every pass of a loop around several units has one tile, of layers and of all that they read:
+        no windows, and no tensor with an axis of the class that is read along another one, as keys are."""
+        return [
+            group for group, is_windowed in self.classes
+            if not is_windowed and all(
+                read.position is not None and any(read.position.moves(axis) for axis in self.reads.axes[layer] & group)
+                for layer in self.layers for read in self.reads.of[layer] if read.axis in group
+            )
+        ]  # fmt: skip
+
     # ------------------------------------------------------------ states that are carried
 
     @cached_property
@@ -197,10 +209,9 @@ class LayerInterval:
         )  # fmt: skip
 
     def is_windowed(self, group: Class) -> bool:
-        """Whether what passes over a class read overlaps."""
-        return any(each.axis in group for each in self.recurrences) or any(
+        return any(
             read.position is not None and any(read.position.moves(axis) for axis in self.reads.axes[layer] & group)
-            and read.axis not in self.reads.plain(layer, read.tensor).values()
+            and (read.tensor is layer.result or read.axis not in self.reads.plain(layer, read.tensor).values())
             for layer in self.layers for read in self.reads.of[layer]
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
+from frustum.passes.plan.tree.costs import LayerParts, NestCosts
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.passes import ClassTiles, Passes
 from frustum.passes.plan.tree.prices import NestPrices
@@ -47,11 +48,14 @@ class Interior:
     streams: list[tuple[Layer, Axis, Axis] | None]
     is_streamed: NDArray[Any]
     alive: NDArray[np.float64]
-    is_made: NDArray[Any]
+    is_made: NDArray[np.bool_]
+    widening: Floats
+    """Of each tensor how much wider its sums are where they wait."""
     replaced: tuple[tuple[int, int, int], ...]
+    costs: NestCosts | None
 
-    def __init__(self, own: LayerInterval, extents: Extents) -> None:
-        self.own, self.extents = own, extents
+    def __init__(self, own: LayerInterval, extents: Extents, costs: NestCosts | None = None) -> None:
+        self.own, self.extents, self.costs = own, extents, costs
         self.tensors, self.layers, self.reads = own.touched, own.layers, own.reads
         self.sizes = np.array(
             [own.reads.size(t, extents) * own.shares[t] for t in self.tensors]
@@ -71,6 +75,7 @@ class Interior:
             elif self.streams[k] is not None:
                 self.alive[found[0], k] = 1
         self.is_made = np.array([t in own.makers for t in self.tensors])
+        self.widening = np.array([own.reads.widening(t) if t in own.makers else 1.0 for t in self.tensors])
         self.replaced = tuple(
             (place[layer], own.numbers[layer.result], own.numbers[old]) for layer in self.layers
             if (old := own.reads.storage_of(layer)) in own.numbers
@@ -122,6 +127,12 @@ class NestLoops:
         tiles = ClassTiles.joined([none, *(passes.along(interior.streams) for passes in levels)])
         first = np.cumsum([1, *(len(passes.counts) for passes in levels)])
         return NestLoops(tuple(levels), first, tiles)
+
+    @cached_property
+    def parts(self) -> LayerParts:
+        """What of each layer a pass has."""
+        none = LayerParts.unchanged(self.tiles.repeats.shape[0])
+        return LayerParts.joined([none, *(passes.parts() for passes in self.levels)])
 
     def steps(self, level: int, stride: int = 1) -> NDArray[np.int64]:
         """Every so many steps of a level, and the last one."""
@@ -230,6 +241,7 @@ class LoopNest:
             share = share * (own.new + own.beside) / own.whole
             sizes.append(np.where(own.changes, np.where(innermost == k, tile, share), sizes[-1]))
             moved.append(np.where(own.changes, self._with_sums(times, made, is_whole), moved[-1]))
+        sizes = [np.where(is_whole, size, size * interior.widening[:, None]) for size in sizes]
         is_streamed = self.is_streamed
         sizes.append(np.where(is_streamed, 0.0, sizes[-1]))
         moved.append(np.where(is_streamed, self._with_sums(streams, made, is_whole), moved[-1]))
@@ -238,8 +250,9 @@ class LoopNest:
         return np.array(sizes[::-1]) * bytes_, least * bytes_ * interior.copies[None, :, None]
 
     def _with_sums(self, times: Floats, made: NDArray[np.bool_], is_whole: NDArray[np.bool_]) -> Floats:
-        """A sum over passes is read again in each but the first."""
-        return np.where(made & ~is_whole, 2 * times - 1, times)
+        """A sum over passes is read again in each but the first, and whole behind the last."""
+        waits = 2 * (times - 1) * self.interior.widening[:, None] + 1
+        return np.where(made & ~is_whole, waits, times)
 
     @cached_property
     def prices(self) -> NestPrices:
@@ -256,10 +269,20 @@ class LoopNest:
         steps, save = np.array(taken), np.array(saved)
         border, tile = (np.where(outside, 0.0, each) for each in self.buffers)
         return NestPrices(
-            interior.outside, interior.sizes * interior.copies,
+            interior.outside, interior.costs is not None and interior.costs.is_energy, interior.sizes * interior.copies,
             np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0), steps, save, border, tile, self.slices,
-            interior.alive, interior.replaced, self._repeated(),
+            interior.alive, interior.replaced, self._repeated(), self._busy(),
         )  # fmt: skip
+
+    def _busy(self) -> Floats:
+        """What the candidates cost at least, whatever moves; or, of energy, what is added to what moves."""
+        interior = self.interior
+        if interior.costs is None:
+            return np.zeros(self.shape[1])
+        tiles = dict(zip(interior.tensors, sum(self.buffers), strict=True))
+        inside = frozenset(t for t, is_outside in zip(interior.tensors, interior.outside, strict=True) if not is_outside)
+        parts = [self.loops.parts.at(numbers) for numbers in self.nests]
+        return interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside)
 
     def _repeated(self) -> Floats:
         """Infinite where too much is computed again."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.passes.plan.tree.costs import LayerParts
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.spans import Extents, Floats, Ints, PassRanges, Reads, settled
 
@@ -203,6 +204,20 @@ class Passes:
             return read.whole, read.most, 0, read.total, stream
         news = read.news
         return read.whole, news.most, np.minimum(read.beside(read), read.whole - news.most), news.total, stream
+
+    def parts(self) -> LayerParts:
+        """What of each layer a pass has."""
+        shape = len(self.layers), len(self.counts)
+        axis, extent, runs = np.full(shape, -1), np.ones(shape, np.int64), np.ones(shape)
+        for k, layer in enumerate(self.layers):
+            made = self.made[layer]
+            if made is None:
+                runs[k] = self.counts
+                continue
+            (own,) = self.reads.axes[layer] & self.cut.group
+            axis[k], extent[k] = layer.axes.index(own), np.maximum(made.most, 1)
+            runs[k] = made.total / extent[k]
+        return LayerParts(axis, extent, runs)
 
     def _repeats(self, layer: Layer) -> Floats:
         made = self.made[layer]

@@ -24,6 +24,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import good_nests
+from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, steps_of
@@ -98,6 +99,7 @@ class PlanSearch:
     record: ForestRecord
     may_end: bool
     known: KnownParts
+    costs: NestCosts | None
 
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None,
@@ -106,7 +108,7 @@ class PlanSearch:
     ) -> None:  # fmt: skip
         self.network, self.capacity, self.limits, self.wishes = network, capacity, limits or SearchLimits(), wishes
         self.wanted = np.array(wanted)
-        self.reads = Reads(network, dealt)
+        self.reads = Reads(network, dealt, wishes.sum_bits)
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
         share = self.reads.dealt.share
@@ -124,6 +126,7 @@ class PlanSearch:
         self.bound: Floats = np.full(LEVELS + 1, np.inf)
         """Plans that are no better are of no use."""
         self.known = known or KnownParts()
+        self.costs = NestCosts.of(wishes)
         self._keys = IntervalKeys(self.reads, self.layers, self.known.numbers)
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
         self._passes: KnownPasses = {}
@@ -205,7 +208,7 @@ class PlanSearch:
         if placed.number not in self.known.good:
             self.spend(NEST_WORK)
             self.known.good[placed.number] = good_nests(
-                placed.own, placed.extents, self.room, self.limits, self._passes
+                placed.own, placed.extents, self.room, self.limits, self._passes, self.costs
             )
         return self.known.good[placed.number]
 
@@ -231,13 +234,14 @@ class PlanSearch:
 
     def _loop_ways(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> Iterator[LoopWay]:
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
-        for group, is_windowed in own.classes:
-            if is_windowed or not (own.may_be_dealt or self.reads.dealt.axes.isdisjoint(group)):
+        for group in own.scalable:
+            if not (own.may_be_dealt or self.reads.dealt.axes.isdisjoint(group)):
                 continue
             still = [t for t in free if not any(axis in group for axis in t.axes)]
             weights = sum(self.reads.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
             maps = [t for t in still if t.kind is not Kind.WEIGHT]
             maps.sort(key=lambda t: -self.reads.size(t, extents))
+            wide = {t: self.reads.widening(t) if t in own.makers else 1.0 for t in maps}
             axis = own.reference(group)
             for step in steps_of(own, group, extents, self.limits.outer_steps):
                 count = -(-extents[axis] // step)
@@ -246,11 +250,12 @@ class PlanSearch:
                     smaller[each] = -(-extents[each] * step // extents[axis])
                 for k in range(min(len(maps), MOST_ABOVE) + 1):
                     above = tuple(maps[:k])
-                    size = sum(self.reads.size(t, extents) for t in above)
+                    size = sum(self.reads.size(t, extents) * wide[t] for t in above)
                     if size <= self.capacity:
                         sums = [t for t in maps if t in own.makers and t not in above]
                         once = sum(self.reads.traffic(t, extents) for t in above)
-                        once += sum((count - 1) * self.reads.traffic(t, extents) for t in sums)
+                        waits = (self.reads.traffic(t, extents) * (2 * wide[t] - 1) for t in sums)
+                        once += (count - 1) * sum(waits)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
     def _least_of(

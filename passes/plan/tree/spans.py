@@ -136,13 +136,15 @@ class Reads:
 
     network: AxisNetwork
     dealt: Dealt
+    sum_bits: int
+    """Of sums that wait between passes; those of wider elements are as wide as these."""
     axes_of: dict[Tensor, Dim]
     recurrences: list[AxisRecurrence]
     """Layers that carry states, in the order of the network."""
     index: dict[Tensor, int]
 
-    def __init__(self, network: AxisNetwork, dealt: Dealt | None = None) -> None:
-        self.network, self.dealt = network, dealt or Dealt()
+    def __init__(self, network: AxisNetwork, dealt: Dealt | None = None, sum_bits: int = 0) -> None:
+        self.network, self.dealt, self.sum_bits = network, dealt or Dealt(), sum_bits
         self.of: dict[Layer, tuple[AxisRead, ...]] = {layer: tuple(_reads(layer)) for layer in network.layers}
         self.axes: dict[Layer, frozenset[Axis]] = {
             layer: frozenset(axis for axis in layer.axes if not axis.is_tap) for layer in network.layers
@@ -182,6 +184,12 @@ class Reads:
             cut = [axis for axis in tensor.axes if axis in self.dealt.axes and tensor not in self.gathered]
             found = self._copies[tensor] = math.prod(axis.extent / self.dealt.share(axis) for axis in cut)
         return found
+
+    def widening(self, tensor: Tensor) -> float:
+        """How much wider sums of a tensor are that wait between passes; 1 of what is no sum."""
+        maker = self.network.maker.get(tensor)
+        is_sum = maker is not None and not maker.combine.keys() <= {*tensor.axes}
+        return max(1.0, self.sum_bits / tensor.element_bits) if is_sum else 1.0
 
     def traffic(self, tensor: Tensor, extents: Extents) -> float:
         """DRAM bytes of all of a tensor, for all clusters."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.check import Named
 from frustum.dialects.plan.clusters import NotExchanged
 from frustum.dialects.plan.count import Counted, count
+from frustum.dialects.plan.cycles import timed
 from frustum.dialects.plan.tree import (
     Compute,
     Halo,
@@ -22,6 +25,7 @@ from frustum.dialects.plan.tree import (
     Part,
     Resident,
     Sequence,
+    Sum,
     nodes_in,
     steps,
 )
@@ -34,6 +38,9 @@ from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
 from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
+
+
+NodeT = TypeVar("NodeT", Compute, Loop, Sequence, Node)
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,23 @@ TRIES = 4
 def fitting_plan(
     network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES
 ) -> tuple[Sequence, Counted]:  # fmt: skip
-    """The plan with the fewest DRAM bytes, and its count; DoesNotFit where none fits.  `capacity`: of each cluster.
+    """The plan with the least of what is wished, DRAM bytes if nothing is said, and its count; DoesNotFit where none
+    fits.  `capacity`: of each cluster.
+
+    Of time and energy prices are rougher than `cycles.timed`, which judges between the plan that was found and that
+    with the fewest bytes.
+    """
+    if wishes.optimise == "bytes":
+        return _fitting_plan(network, capacity, clusters, wishes)
+    assert wishes.target is not None, "time and energy are those of a target"
+    both = (_fitting_plan(network, capacity, clusters, each) for each in (wishes, replace(wishes, optimise="bytes")))
+    judged = [(plan, timed(network, plan, wishes.target)) for plan, _ in both]
+    what = "cycles" if wishes.optimise == "time" else "energy_pj"
+    return min(judged, key=lambda found: (getattr(found[1], what), found[1].dram_bytes))
+
+
+def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes) -> tuple[Sequence, Counted]:
+    """The best plan that fits.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
     than there is, the plan for so much less is taken; where none of all clusters fits, one for a single cluster.
@@ -102,7 +125,25 @@ def plan_of(search: PlanSearch) -> Sequence:
         raise no_plan(search.network, search.capacity)
     found = _once(_Trace(search).whole(), frozenset())
     whole = found if isinstance(found, Sequence) else Sequence((found,))
+    if search.wishes.sum_bits:
+        whole = _with_sums(whole, Named(search.network, whole), search, frozenset())
     return replace(whole, copies=search.copies)
+
+
+def _with_sums(node: NodeT, named: Named, search: PlanSearch, around: frozenset[Axis]) -> NodeT:
+    """The tree with the type of sums that wait, where it is not that of elements.  `around`: what loops cut."""
+    match node:
+        case Compute():
+            made = (named.layers[name] for name in node.layers)
+            sums = tuple(
+                Sum(layer.result.name, search.wishes.carry) for layer in made
+                if search.reads.widening(layer.result) > 1.0 and around & layer.combine.keys() - {*layer.result.axes}
+            )  # fmt: skip
+            return replace(node, sums=sums)
+        case Loop():
+            _, group, _ = named.class_of(node)
+            return replace(node, body=_with_sums(node.body, named, search, around | group))
+    return replace(node, children=tuple(_with_sums(child, named, search, around) for child in node.children))
 
 
 def no_plan(network: AxisNetwork, capacity: int) -> DoesNotFit:
@@ -260,7 +301,7 @@ class _Trace:
         shares = np.array([place.resident.get(t, 0.0) for t in own.touched])
         room = search.room[level : level + 1]
         best: tuple[float, LoopNest, int] | None = None
-        ways = nest_ways(own, place.extents, search.limits, {})
+        ways = nest_ways(own, place.extents, search.limits, {}, search.costs)
         nests = LoopNest.all_of(ways.interior, ways.loops, ways.singles)
         if ways.pairs:
             nests += LoopNest.all_of(ways.interior, ways.loops, ways.of_two(stride=1))

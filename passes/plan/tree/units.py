@@ -25,8 +25,8 @@ MOST_REPEATED = 2.0
 """Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
 NEARLY = 1 + 1e-7
 """Bytes so close are the same: sums of products of shares are rounded. 2026-11-28."""
-NO_BOUND = 1e300
-"""Above all curves, and a number: arrays of bounds are subtracted. 2026-11-28."""
+NO_BOUND = float(np.finfo(np.float64).max) / LEVELS
+"""Above all curves, and a number: arrays of bounds are subtracted."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from frustum.dialects.choices import Carry, Optimise
+from frustum.dialects.plan.check import ELEMENTS
 from frustum.dialects.target import Target
 
 
@@ -19,6 +20,11 @@ class Wishes:
     target: Target | None = None
     carry: Carry = "auto"
     cuts: frozenset[int] | None = None
+
+    @property
+    def sum_bits(self) -> int:
+        """Of sums that wait; 0: as many as of elements."""
+        return ELEMENTS[self.carry] if self.carry in ELEMENTS else 0
 
 
 NO_WISHES = Wishes()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frustum.dialects.axes.access import Affine, link_of
+from frustum.dialects.axes.access import Affine, digits, link_of
 from frustum.dialects.axes.axis import Axis, weights
 
 
@@ -106,3 +106,20 @@ def test_ranges_of_arrays_bend_as_numbers_do(bend):
     assert list(zip(*(ends.tolist() for ends in found), strict=True)) == [
         position.hull({axis: each}) for each in ranges
     ]
+
+
+def test_digits_of_falling_positions_are_exact():
+    """Rows of a sequence that is read from its end: no digit is rounded where terms do not carry."""
+    time, row, steps, rows = Axis("time", 3), Axis("row", 2), Axis("steps", 3), Axis("rows", 2)
+    position = Affine(((row, 1), (time, -2)), 4)
+    found = dict(digits((steps, rows), position))
+    assert found == {steps: Affine.of(time, -1, 2), rows: Affine.of(row)}
+    carried = dict(digits((steps, rows), position + Affine(offset=1)))
+    assert carried[steps].divisor == 2 and carried[rows].bend == "wrap"
+
+
+def test_axes_that_are_no_dimension_stay_where_they_are():
+    time, x, y = Axis("time", 5), Axis("x", 4), Axis("y", 2)
+    position = Affine.of(time, 1, -1) + Affine.of(x, 3)
+    assert position.substituted([((x,), Affine.of(y, 2, 1))]) == Affine(((y, 6), (time, 1)), 2)
+    assert Affine.of(time, 1, -1).substituted([((x,), Affine.of(y))]) == Affine.of(time, 1, -1)

@@ -3,6 +3,7 @@
 import pytest
 from xdsl.dialects.builtin import TensorType, f16, f32, i8
 from xdsl.ir import Block
+from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.test_value import create_ssa_value
 
@@ -19,14 +20,17 @@ from frustum.dialects.graph import (
     PadOp,
     PartOp,
     PoolOp,
+    RecurrenceOp,
     ReduceOp,
     ReshapeOp,
     ResizeOp,
     SliceOp,
     SoftmaxOp,
+    StepYieldOp,
     TransposeOp,
     shape_of,
 )
+from frustum.dialects.graph.attributes import int_array
 
 
 def value(*shape, element=f32):
@@ -103,3 +107,42 @@ def test_results_have_the_shape_they_should():
     )
     assert shape_of(uneven.result) == (1, 2, 5, 3)
     assert shape_of(ReduceOp("mean", value(*X), (2, 3), keepdims=False).result) == (1, 4)
+
+
+def loop(sequence=(6, 4), own=(2, 4), state=(2, 4), new=None, output=(2, 4), start=(2, 4), dim=0, steps=3):
+    """A recurrence with one of each, whose body computes nothing."""
+    block = Block(arg_types=[value(*own).type, value(*state).type])
+    states = [value(*(new or state))]
+    block.add_op(StepYieldOp(states, [value(*output)]))
+    starts = [value(*start)] if start else [None]
+    return RecurrenceOp([value(*sequence)], starts, block, steps=steps, dim=dim)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sequence": (7, 4)}, "sequence 0: 3 steps do not divide 7"),
+        ({"own": (1, 4)}, "a slice of sequence 0 is tensor<2x4xf32>, its argument tensor<1x4xf32>"),
+        ({"dim": 2}, "sequence 0 of 2 dimensions has no dimension 2"),
+        ({"start": (4,)}, "state 0 is tensor<2x4xf32>, and starts as tensor<4xf32>"),
+        ({"new": (4, 2)}, "state 0 is tensor<2x4xf32>, fgraph.yield hands on tensor<4x2xf32>"),
+        ({"output": (), "dim": 0}, "output 0 of 0 dimensions has no dimension 0"),
+        ({"steps": 0, "own": (2, 4)}, "a recurrence has at least one step, found 0"),
+    ],
+)
+def test_recurrences_that_are_none(options, message):
+    with pytest.raises(VerifyException, match=message):
+        loop(**options).verify_()
+
+
+def test_what_a_recurrence_gives_fits_its_body():
+    found = loop(start=None)
+    found.verify_()
+    assert [str(type_) for type_ in found.result_types] == ["tensor<6x4xf32>", "tensor<2x4xf32>"]
+    found.properties["zeros"] = int_array((0, 1))
+    with pytest.raises(VerifyException, match="1 states, of which 0 are given at the start and 2 are 0"):
+        found.verify_()
+    found.properties["zeros"] = int_array((0,))
+    Rewriter.replace_value_with_new_type(found.results[0], value(2, 4).type)
+    with pytest.raises(VerifyException, match=r"results of types \(tensor<2x4xf32>, .*\), expected \(tensor<6x4xf32>"):
+        found.verify_()

@@ -97,3 +97,31 @@ builtin.module {
 // CHECK-NEXT:    %unused = arith.constant 1 : i32
 // CHECK-NEXT:    %y = "test.op"(%x)
 // CHECK-NEXT:    %z = fgraph.unary <relu> %y
+
+// -----
+
+// Bodies of recurrences are simplified as the network is; one of a single step is its body.
+builtin.module {
+  fgraph.network @loops (%x : tensor<4x3xf32>, %w : tensor<3x3xf32>, %s : tensor<2x3xf32>) inputs ["x", "w", "s"] outputs ["y", "z"] {
+    %y, %h = fgraph.recurrence steps 2 dim 0 slices (%a : tensor<2x3xf32> in %x : tensor<4x3xf32>) states (%b : tensor<2x3xf32>) -> (tensor<4x3xf32>, tensor<2x3xf32>) {
+      %p = fgraph.matmul %b, %w : (tensor<2x3xf32>, tensor<3x3xf32>) -> tensor<2x3xf32>
+      %r = fgraph.unary <relu> %p : tensor<2x3xf32>
+      %i = fgraph.unary <identity> %r : tensor<2x3xf32>
+      %n = fgraph.binary add %i, %a : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+      fgraph.yield states %n : tensor<2x3xf32> outputs %i : tensor<2x3xf32>
+    }
+    %z, %l = fgraph.recurrence steps 1 dim 0 slices (%c : tensor<2x3xf32> in %h : tensor<2x3xf32>) states (%d : tensor<2x3xf32> from %s) -> (tensor<2x3xf32>, tensor<2x3xf32>) {
+      %e = fgraph.binary mul %c, %d : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+      fgraph.yield states %e : tensor<2x3xf32> outputs %e : tensor<2x3xf32>
+    }
+    fgraph.output %y, %z : tensor<4x3xf32>, tensor<2x3xf32>
+  }
+}
+// CHECK-LABEL: @loops
+// CHECK-NEXT:    %y, %h = fgraph.recurrence steps 2
+// CHECK-NEXT:      %p = fgraph.matmul %b, %w {act = #fgraph.act<relu>}
+// CHECK-NEXT:      %n = fgraph.binary add %p, %a
+// CHECK-NEXT:      fgraph.yield states %n : tensor<2x3xf32> outputs %p : tensor<2x3xf32>
+// CHECK-NEXT:    }
+// CHECK-NEXT:    %e = fgraph.binary mul %h, %s
+// CHECK-NEXT:    fgraph.output %y, %e

@@ -75,3 +75,25 @@ builtin.module {
 // CHECK-NEXT:     scf.yield %a
 // CHECK:      func.func @other(%a: i32) -> i32 {
 // CHECK-NEXT:   %b = arith.addi %a, %a
+
+// -----
+
+// A recurrence, which reads values from around it, is unrolled first.
+builtin.module {
+  func.func @loop(%x : tensor<4x3xf32>, %k : tensor<2x3xf32>) -> tensor<2x3xf32> {
+    %h = fgraph.recurrence steps 2 dim 0 slices (%a : tensor<2x3xf32> in %x : tensor<4x3xf32>) states (%b : tensor<2x3xf32> from %k) -> (tensor<2x3xf32>) {
+      %n = fgraph.binary max %b, %a : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+      %m = fgraph.binary add %n, %k : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
+      fgraph.yield states %m : tensor<2x3xf32>
+    }
+    func.return %h : tensor<2x3xf32>
+  }
+}
+// CHECK:      fgraph.network @loop_0
+// CHECK-NOT:  fgraph.recurrence
+// CHECK:      fgraph.binary max
+// CHECK-NEXT: fgraph.binary add
+// CHECK-NEXT: fgraph.slice
+// CHECK-NEXT: fgraph.binary max
+// CHECK-NEXT: fgraph.binary add
+// CHECK-NEXT: fgraph.output

@@ -106,3 +106,20 @@ def test_integers_that_stand_for_other_numbers_than_were_made_stay():
     y = net.product(x, 4)
     scales = [ScaleAttr.of(0.5, y.owner.zeros[1] + 1), ScaleAttr.of(0.5), ScaleAttr.of(1.0)]
     assert len(additions(fused(net, net.layer(graph.BinaryOp("add", y, x, None, scales))))) == 1
+
+
+def test_sums_in_a_recurrence_take_in_products_of_their_own_step():
+    """A product outside is one for all steps: it stays there."""
+    net = Net()
+    x, w = net.input(6, 4), net.weight(4, 4)
+    outside = net.layer(graph.MatmulOp(net.input(2, 4), w))
+
+    def body(own, before):
+        after = net.binary("add", net.layer(graph.MatmulOp(before, w)), own)
+        return [after], [net.binary("add", outside, after)]
+
+    loop = net.recurrence([x], [None], body, steps=3)
+    ops = fused(net, *loop.results)
+    assert [op.parent_op().name for op in products(ops)] == ["fgraph.recurrence"]
+    assert len(additions(ops)) == 1
+    assert outside.owner.parent_op().name == "fgraph.network"

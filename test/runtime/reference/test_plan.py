@@ -14,6 +14,7 @@ from plan_values import check_outputs, check_values, run_of
 
 from frustum.backend import targets
 from frustum.backend.network_to_plan import networks_to_plan
+from frustum.dialects import graph as g
 from frustum.dialects.plan import ranges
 from frustum.dialects.plan.check import PlanError
 from frustum.dialects.plan.count import count
@@ -184,6 +185,18 @@ def test_a_resident_whose_storage_is_taken_too_early_is_refused_and_noticed():
         run_of(case, is_checked=False)
 
 
+def test_a_sum_takes_the_rows_of_its_residual_one_by_one():
+    """The other rows are there yet, though the columns of the two tensors are axes of their own."""
+
+    def build(net):
+        x = net.input(6, 8)
+        return net.layer(g.MatmulOp(x, net.weight(8, 4), residual=net.unary("relu", net.input(6, 4))))
+
+    text = """{ resident unary_1 until matmul_2 compute unary_1 resident matmul_2 at unary_1
+      for x0.0 step 2 of 6 { compute matmul_2 } }"""
+    check_values(planned(build, text))
+
+
 def test_a_layer_that_nothing_computes_by_parts_is_named():
     case = planned(plan_nets.mlp, "compute matmul_1, matmul_2, matmul_3")
     case.axes.layers[1] = replace(case.axes.layers[1], role="third")
@@ -192,9 +205,9 @@ def test_a_layer_that_nothing_computes_by_parts_is_named():
 
 
 def test_every_operation_with_axes_has_a_function():
-    """Moves are views; what needs all is computed whole."""
+    """Moves are views, loops are their bodies; what needs all is computed whole."""
     import frustum.dialects.graph.axes as axes
 
-    moves = {"views"}
+    moves = {"views", "recurrences"}
     layers = {op for op, read in axes.OPERATIONS.items() if read.__module__.rpartition(".")[2] not in moves}
     assert layers == {op for op, _ in KINDS}

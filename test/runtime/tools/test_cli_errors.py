@@ -630,7 +630,7 @@ def test_internal_errors_are_1_with_a_reproducer(
     assert err.startswith("frustum: internal error: KeyError: ")
     assert f"a reproducer is in {file}" in err
     text = file.read_text()
-    assert text.startswith("// RUN: frustum-opt %s -p 'frustum-graph-find-attention,")
+    assert text.startswith("// RUN: frustum-opt %s -p 'frustum-graph-unroll-recurrences,frustum-graph-find-attention,")
     assert f"\n// frustum run {model} --target edge\n" in text
     assert folder.stat().st_mode & 0o077 == 0, "nobody else can enter the folder"
     assert "// KeyError: " in text

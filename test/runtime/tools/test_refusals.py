@@ -27,13 +27,19 @@ from mixed_models import model as network_of
 from mixed_models import node
 from plan_values import run_of
 from window_chains import machine
+from xdsl.dialects.builtin import f32
+from xdsl.ir import Block
 
 import frustum
 from frustum.backend import targets
 from frustum.backend.file.container import ExecutableError
 from frustum.backend.file.executable import open_executable
 from frustum.backend.pipeline import STOPS
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.tensor import Kind
 from frustum.dialects.errors import Error
+from frustum.dialects.graph import ReshapeOp, tensor_type
+from frustum.dialects.graph.axes.reader import NoAxes, Reader
 from frustum.dialects.isa.tables.stored_table import TableError, read_table
 from frustum.dialects.plan.check import PlanError
 from frustum.dialects.plan.clusters import NotExchanged
@@ -375,6 +381,14 @@ def _damaged_stage(files: SimpleNamespace) -> None:
     frustum.compile(Path(files.tmp) / "broken.mlir")
 
 
+def _crossed(files: SimpleNamespace) -> object:
+    x = Block(arg_types=[tensor_type(f32, (2, 3))]).args[0]
+    reader = Reader()
+    reader.views[x] = reader.root("x", x, Kind.INPUT)
+    with reader.inside(Axis("time", 2)):
+        return reader.read(ReshapeOp(x, (3, 2)))
+
+
 def _absent(files: SimpleNamespace) -> None:
     """A plan whose second layer comes first, which nobody has checked."""
     case = plan_nets.case(plan_nets.mlp)
@@ -402,6 +416,7 @@ ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {
     PlanError: (2, lambda files: parse_plan("plan @net for {")),
     NotExchanged: (2, _late),
     AbsentElement: (2, _absent),
+    NoAxes: (2, _crossed),
     DoesNotFit: (4, lambda files: frustum.compile(files.model, _small(files))),
     OrderDoesNotFit: (4, lambda files: frustum.compile(
         files.chain, machine(1, 4, sram=16 << 10), policy="optimal", order="checkerboard", borders="exchange")),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from recurrent_nets import both_ways, check_wanted, filtered, gru, lstm, page_lstm, rnn, stacked
+from recurrent_nets import both_ways, check_wanted, filtered, gru, lstm, page_lstm, rnn, stacked, summed
 from xdsl.dialects.builtin import f16
 
 from frustum.dialects.plan.count import count
@@ -47,6 +47,7 @@ NETWORKS = {
     "ahead": lambda: filtered(9, 8, ahead=1, batch=2),
     "stacked": lambda: stacked(5, 4, 2),
     "both ways": lambda: both_ways(5, 4),
+    "one layer": lambda: summed(7, 40),
 }
 
 

@@ -93,8 +93,9 @@ def test_a_network_of_the_zoo_moves_hardly_more_than_it_must():
 
 
 def test_the_search_names_no_operation_and_no_machine():
-    """It knows axes, trees and its own files; of the machine two numbers: the bytes of SRAM, and how many clusters."""
-    folders = "dialects.axes", "dialects.plan", "dialects.target.fit", "passes.plan.tree"
+    """It knows axes, trees and its own files; of the machine the bytes of SRAM, how many clusters, and what cycles.py and
+    layer_cycles.py of dialects/plan say."""
+    folders = "dialects.axes", "dialects.plan", "dialects.target", "dialects.choices", "passes.plan.tree"
     known = tuple(f"frustum.{folder}" for folder in folders)
     for file in Path(search_module.__file__).parent.glob("*.py"):
         tree = ast.parse(file.read_text())

@@ -1,0 +1,124 @@
+# Tests: test/passes/plan/tree/test_costs.py
+"""What nests take beside bytes over the DRAM port, in bytes that the port could have moved meanwhile.
+
+A nest takes as long as its busiest engine: of the time that cores take, what the DRAM port does not hide.  Energy adds
+to that of DRAM.  Either way units one after the other add up, and passes multiply, as bytes do; so the same search
+finds the least of all three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.layer_cycles import ClusterCycles, Product, products_of, width_of
+from frustum.dialects.target import Target
+from frustum.passes.plan.tree.spans import Floats, Ints
+from frustum.passes.plan.tree.wishes import Wishes
+
+
+@dataclass(frozen=True)
+class LayerParts:
+    """Of some layers in candidate nests, [layers, candidates]: which axis a loop cuts (the place in the layer's axes;
+    -1: none), how many positions of it a pass has, and how many such passes there are."""
+
+    axis: Ints
+    extent: Ints
+    runs: Floats
+
+    def at(self, numbers: Ints) -> LayerParts:
+        """Of these candidates."""
+        return LayerParts(self.axis[:, numbers], self.extent[:, numbers], self.runs[:, numbers])
+
+    @staticmethod
+    def unchanged(layers: int) -> LayerParts:
+        """Of one pass over everything."""
+        one = np.ones((layers, 1), np.int64)
+        return LayerParts(-one, one, np.ones((layers, 1)))
+
+    @staticmethod
+    def joined(parts: list[LayerParts]) -> LayerParts:
+        """Candidates of several."""
+        rows = ([getattr(part, name) for part in parts] for name in ("axis", "extent", "runs"))
+        return LayerParts(*(np.concatenate(each, axis=-1) for each in rows))
+
+
+@dataclass
+class NestCosts:
+    """Of one machine: cycles, or energy, of candidates."""
+
+    target: Target
+    is_energy: bool
+    products: dict[Layer, tuple[Product, ...]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(wishes: Wishes) -> NestCosts | None:
+        """None where bytes alone count."""
+        if wishes.optimise == "bytes":
+            return None
+        assert wishes.target is not None, "time and energy are those of a target"
+        return NestCosts(wishes.target, wishes.optimise == "energy")
+
+    def of_nests(
+        self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],
+        tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor],
+    ) -> Floats:  # fmt: skip
+        """Bytes that the port could have moved, [candidates].  `parts`: of each loop from the outermost; `tiles`: bytes
+        of tensors in a pass; `inside`: those that no other layers have."""
+        shape = parts[0].runs.shape[1]
+        total = np.zeros((4, shape))
+        for k, layer in enumerate(layers):
+            cut, runs = self.cut(layer, k, extents, parts)
+            stored = self.stored(layer, tiles, inside)
+            if self.is_energy:
+                total[0] += runs * self.energy(layer, cut, sum(stored.values()))
+                continue
+            if layer not in self.products:
+                self.products[layer] = tuple(products_of(layer))
+            found = ClusterCycles(self.target.cluster).of(layer, self.products[layer], cut, stored)
+            total += [runs * each for each in (found.matrix, found.vector, found.copies, found.alone)]
+        if self.is_energy:
+            chip = self.target.chip
+            return total[0] / (chip.dram.energy_pj_per_byte + chip.cluster.sram.energy_pj_per_byte)
+        busiest = total[:3].max(axis=0)
+        passes = np.maximum.reduce([np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))])
+        cycles = busiest + (total[3] - busiest) / np.maximum(passes, 1.0)
+        return cycles * self.target.chip.dram.port_bytes_per_cycle
+
+    def cut(
+        self, layer: Layer, k: int, extents: Mapping[Axis, int], parts: list[LayerParts]
+    ) -> tuple[dict[Axis, Ints], Floats]:  # fmt: skip
+        """Positions of the layer's axes in a pass, and how many such passes there are."""
+        axes = layer.axes
+        found = np.repeat([[extents.get(axis, axis.extent)] for axis in axes], parts[0].runs.shape[1], axis=1)
+        runs = np.ones(found.shape[1])
+        for part in parts:
+            (at,) = np.nonzero(part.axis[k] >= 0)
+            place = part.axis[k][at]
+            found[place, at] = np.minimum(found[place, at], part.extent[k][at])
+            runs = runs * part.runs[k]
+        return dict(zip(axes, found, strict=True)), runs
+
+    def stored(self, layer: Layer, tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor]) -> dict[int, Floats]:
+        """Bytes of operands and of the result that cross the SRAM port; vector units hand results to themselves."""
+        found = dict[int, Floats]()
+        for k, operand in enumerate(layer.operands):
+            own = [p.tensor for p in operand.pieces if layer.macs or p.tensor not in inside]
+            if own:
+                found[k] = np.sum([tiles[t] for t in dict.fromkeys(own)], axis=0)
+        if layer.macs or layer.result not in inside or not found:
+            found[-1] = tiles[layer.result]
+        return found
+
+    def energy(self, layer: Layer, cut: Mapping[Axis, Ints], size: Floats) -> Floats:
+        """Picojoules of a pass: multiply-accumulates, and bytes that cores take in and give."""
+        core, sram = self.target.cluster.core, self.target.cluster.sram
+        points = np.prod(np.array(list(cut.values()), np.float64), axis=0)
+        width = width_of(layer.operands[0].pieces[0].tensor.element_bits)
+        moved: Floats = size * (sram.energy_pj_per_byte + 2 * core.nram.energy_pj_per_byte)
+        return points * layer.macs * core.matrix.energy_pj_per_mac.of(width) + moved

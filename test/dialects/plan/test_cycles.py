@@ -1,0 +1,217 @@
+"""Cycles of plans, by hand, against the exact closed forms of the machine, and against the emulator."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from axis_networks import SHAPES, mlp, network, windows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from plan_nets import case, mlp as three_products
+
+from frustum.backend import targets
+from frustum.dialects import graph as g
+from frustum.dialects.plan.count import count
+from frustum.dialects.plan.cycles import run_bytes, timed
+from frustum.dialects.plan.layer_cycles import MODES, ClusterCycles, products_of
+from frustum.dialects.plan.parse import read_plan
+from frustum.dialects.target.durations import Convolution, matrix_work
+from frustum.runtime.model.options import Request
+from frustum.runtime.study.planned import planned
+from frustum.runtime.tools.plan import networks_with
+
+EDGE = targets.load("edge")
+CLUSTER = ClusterCycles(EDGE.cluster)
+
+
+def tree(text):
+    return read_plan(f'plan @net for "edge" {text}').node
+
+
+def names(axes):
+    return [axis.name for axis in axes]
+
+
+@pytest.fixture(scope="module")
+def perceptron():
+    return network(mlp, *SHAPES)
+
+
+def depthwise(x, w):
+    return (g.ConvOp(x, w, None, (1, 1), (1, 1, 1, 1), groups=6),)
+
+
+# ------------------------------------------------------------ layers
+
+
+def test_either_factor_fills_the_lines(perceptron):
+    up = perceptron.layers[0]
+    lines, turned = products_of(up)
+    assert names(lines.positions) == names(turned.channels) == ["x0.0"]
+    assert names(lines.channels) == names(turned.positions) == ["matmul.c"]
+    assert len(lines.sums) == 1 and not lines.groups and not lines.taps
+    assert not list(products_of(perceptron.layers[1])), "an activation is no product"
+
+
+def test_windows_have_taps_and_channels_are_groups_where_both_have_them():
+    net = network(windows, (1, 2, 12, 10), (4, 2, 3, 3), (2, 4, 3, 3))
+    conv = next(products_of(net.layers[0]))
+    assert names(conv.positions) == names(net.layers[0].result.axes[1:]) and len(conv.taps) == 2
+    assert conv.row_taps == conv.taps[1:] and conv.stride == 1 and not conv.is_by_channel
+    alone = next(products_of(network(depthwise, (1, 6, 8, 8), (6, 1, 3, 3)).layers[0]))
+    assert len(alone.groups) == 1 and alone.is_by_channel
+
+
+def test_a_product_by_hand(perceptron):
+    """6 rows, 8 channels to 20 hidden ones: four cores make 5 each, in one pass of 8 steps of 2 cycles; 96 B of rows,
+    320 B of weights and 240 B of results cross 4 engines of 16 B a cycle: 656 / 64, and the port as fast."""
+    up = perceptron.layers[0]
+    found = CLUSTER.of(up, tuple(products_of(up)), {}, {0: 96.0, 1: 320.0, -1: 240.0})
+    assert (found.matrix, found.vector, found.copies) == (16, 0, 656 / 64)
+    assert found.alone == 16
+
+
+def test_vector_work_by_hand(perceptron):
+    """120 elements, 30 for each core, in 2 steps of 16 lanes, for each of its passes."""
+    act = perceptron.layers[1]
+    assert CLUSTER.of(act, (), {}, {0: 240.0, -1: 240.0}).vector == 2 * act.passes
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 6), columns=st.sampled_from([1, 2, 4, 8, 16, 32]), inner=st.integers(1, 40),
+    outer=st.integers(1, 70), kernel=st.sampled_from([1, 3, 5]), stride=st.integers(1, 2),
+)  # fmt: skip
+def test_full_lines_are_the_exact_form(rows, columns, inner, outer, kernel, stride):
+    """Where every fill of the 16 lines is full, `matrix_work` says the same; else no more than it does for whole fills."""
+    work = Convolution(16 * rows // min(columns, 16) or 1, columns, inner, outer, 2, 1, kernel, kernel, stride)
+    exact = min(matrix_work(EDGE.cluster.core.matrix, work, mode).busy_cycles for mode in MODES)
+    windows_ = work.rows * work.columns
+    if windows_ % 16 == 0:
+        assert CLUSTER.on_matrix(work) == exact
+    else:
+        assert CLUSTER.on_matrix(work) >= exact
+
+
+def test_arrays_of_candidates_are_the_numbers_one_by_one():
+    net = network(windows, (1, 2, 12, 10), (4, 2, 3, 3), (2, 4, 3, 3))
+    layer = net.layers[0]
+    rows = layer.result.axes[1]
+    steps = np.array([1, 2, 3, 5, 12])
+    stored = {0: 100.0 * steps, -1: 80.0 * steps}
+    products = tuple(products_of(layer))
+    all_at_once = CLUSTER.of(layer, products, {rows: steps}, stored)
+    for k, step in enumerate(steps.tolist()):
+        own = CLUSTER.of(layer, products, {rows: step}, {name: float(size[k]) for name, size in stored.items()})
+        assert (all_at_once.matrix[k], all_at_once.copies[k]) == (own.matrix, own.copies)
+
+
+# ------------------------------------------------------------ plans
+
+
+def test_what_is_streamed_takes_the_port_or_the_cores(perceptron):
+    """One compute: 832 B over a port of 8 B a cycle; cores take less."""
+    plan = tree('{ compute matmul, unary, "matmul#2" }')
+    found = timed(perceptron, plan, EDGE)
+    assert found.dram_bytes == count(perceptron, plan).dram_bytes == 96 + 320 + 320 + 96
+    assert found.cycles == 832 / 8
+
+
+def test_residents_come_first_and_passes_overlap(perceptron):
+    """Rows in three passes: weights come before the loop; of the loop the busiest engine counts, and what the first
+    pass takes beside."""
+    plan = tree('{ resident x1, x2 for x0.0 step 2 of 6 { compute matmul, unary, "matmul#2" } }')
+    found = timed(perceptron, plan, EDGE)
+    (loop,) = plan.children
+    act, port = perceptron.layers[1].passes, 2 * 64 / 8
+    """Two rows of 16 B in and out, each a run of 32 B: as long as one of 64 B."""
+    products = 16 + 40  # 8 and 20 steps of 2 cycles
+    assert found.taken[id(loop)] == max(3 * port, 3 * products, 3 * act) + act
+    assert found.cycles == 640 / 8 + EDGE.chip.dram.latency_cycles + found.taken[id(loop)]
+
+
+def test_runs_are_what_lies_behind_each_other(perceptron):
+    x = perceptron.tensors[0]
+    rows, channels = x.axes
+    assert run_bytes(x, {}) == 2 * 6 * 8
+    assert run_bytes(x, {rows: (1, 3)}) == 2 * 2 * 8
+    assert run_bytes(x, {channels: (0, 4)}) == 2 * 4
+
+
+def test_clusters_share_the_work_and_pay_for_links():
+    found = case(three_products)
+    one = timed(found.axes, tree("{ compute %s }" % layers_of(found)), targets.load("default"))
+    hidden = found.axes.layers[0].result.axes[1].name
+    loop = f"for {hidden} step 12 of 48 over clusters"
+    names_ = [f'"{layer.name}"' for layer in found.axes.layers]
+    many = tree("{ %s { compute %s } compute %s }" % (loop, names_[0], ", ".join(names_[1:])))
+    four = timed(found.axes, many, targets.load("default"))
+    assert four.link_bytes == 0 and four.energy_pj > 0
+    assert four.dram_bytes > one.dram_bytes, "the hidden map goes through DRAM"
+
+
+def layers_of(found):
+    return ", ".join(f'"{layer.name}"' for layer in found.axes.layers)
+
+
+def test_energy_adds_bytes_and_products(perceptron):
+    """Against a sum by hand: DRAM and SRAM for what crosses the port; SRAM, and NRAM twice, for what cores take; MACs."""
+    plan = tree("{ { compute matmul } { compute unary } { compute \"matmul#2\" } }")
+    found, core = timed(perceptron, plan, EDGE), EDGE.cluster.core
+    crossed = found.dram_bytes * (EDGE.chip.dram.energy_pj_per_byte + EDGE.cluster.sram.energy_pj_per_byte)
+    taken = (96 + 320 + 240) + (240 + 240) + (240 + 320 + 96)
+    inside = taken * (EDGE.cluster.sram.energy_pj_per_byte + 2 * core.nram.energy_pj_per_byte)
+    macs = 2 * 6 * 8 * 20 * core.matrix.energy_pj_per_mac.sixteen_bit
+    assert found.energy_pj == pytest.approx(crossed + inside + macs)
+
+
+# ------------------------------------------------------------ the emulator
+
+
+def model(tmp_path, name, nodes, x, y, **weights):
+    rng = np.random.default_rng(0)
+    constants = [
+        numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) * 0.1, key) for key, shape in weights.items()
+    ]
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", x), ("y", y))]
+    graph = helper.make_graph(nodes, name, info[:1], info[1:], constants)
+    path = tmp_path / f"{name}.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def node(kind, inputs, **attributes):
+    return helper.make_node(kind, inputs, ["y"], kind, **attributes)
+
+
+LAYERS = {
+    "product": ([node("MatMul", ["x", "w"])], (1, 256, 512), (1, 256, 256), {"w": (512, 256)}),
+    "convolution": (
+        [node("Conv", ["x", "w"], pads=[1] * 4)], (1, 32, 56, 56), (1, 32, 56, 56), {"w": (32, 32, 3, 3)},
+    ),
+    "depthwise": (
+        [node("Conv", ["x", "w"], pads=[1] * 4, group=64)], (1, 64, 40, 40), (1, 64, 40, 40), {"w": (64, 1, 3, 3)},
+    ),
+    "norm": ([node("LayerNormalization", ["x", "s"], axis=-1)], (1, 512, 256), (1, 512, 256), {"s": (256,)}),
+    "pool": ([node("MaxPool", ["x"], kernel_shape=[2, 2], strides=[2, 2])], (1, 64, 64, 64), (1, 64, 32, 32), {}),
+    "activation": ([node("Sigmoid", ["x"])], (1, 64, 48, 48), (1, 64, 48, 48), {}),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_layers_are_as_long_as_the_emulator_counts(tmp_path):
+    """One layer each, of which both have the same plan: within 15 % in the median, 40 % in all."""
+    off = []
+    for name, (nodes, x, y, weights) in LAYERS.items():
+        path = model(tmp_path, name, nodes, x, y, **weights)
+        networks, _, _ = networks_with(Request(model=path, target=EDGE, dtype="f16"))
+        found = sum(timed(each, planned(each, EDGE).tree, EDGE).cycles for each in networks)
+        command = [sys.executable, "-m", "frustum.runtime.tools.cli", "run", path, "--target", "edge", "--dtype", "f16"]
+        command += ["--mode", "timing", "--compress-weights", "none", "--json"]
+        report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        off.append(abs(found / report["cycles"]["total"] - 1))
+    assert np.median(off) <= 0.15 and max(off) <= 0.4, dict(zip(LAYERS, off, strict=True))

@@ -1,0 +1,119 @@
+"""Costs of nests beside bytes, against the evaluator layer by layer; and what searches for time and energy find."""
+
+import numpy as np
+import pytest
+from axis_networks import SHAPES, mlp, network
+from plan_nets import attention, case, conv_stack, depthwise, residual
+
+from frustum.backend import targets
+from frustum.dialects import graph as g
+from frustum.dialects.plan.count import count
+from frustum.dialects.plan.cycles import timed
+from frustum.dialects.plan.layer_cycles import ClusterCycles, products_of
+from frustum.dialects.plan.parse import read_plan
+from frustum.dialects.plan.tree import Compute, nodes_in
+from frustum.passes.plan.tree.best import nest_ways
+from frustum.passes.plan.tree.costs import NestCosts
+from frustum.passes.plan.tree.nest import LoopNest
+from frustum.passes.plan.tree.search import PlanSearch
+from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.wishes import Wishes
+
+EDGE = targets.load("edge")
+NETS = [residual, attention, conv_stack, depthwise]
+
+
+def nests(net, wishes):
+    search = PlanSearch(net, 1 << 16, wishes=wishes)
+    placed = search.placed(0, len(net.layers), search.extents)
+    ways = nest_ways(placed.own, placed.extents, search.limits, {}, search.costs)
+    return ways, LoopNest(ways.interior, ways.loops, ways.singles)
+
+
+def test_without_loops_a_nest_takes_what_its_layers_take():
+    """All engines one after the other: there is one pass."""
+    net = network(mlp, *SHAPES)
+    ways, nest = nests(net, Wishes("time", EDGE))
+    cycles = nest.prices.busy[0] / EDGE.chip.dram.port_bytes_per_cycle
+    first, act, last = net.layers
+    cluster = ClusterCycles(EDGE.cluster)
+    up = cluster.of(first, tuple(products_of(first)), {}, {0: 96.0, 1: 320.0, -1: 240.0})
+    middle = cluster.of(act, (), {}, {-1: 240.0})
+    down = cluster.of(last, tuple(products_of(last)), {}, {0: 240.0, 1: 320.0, -1: 96.0})
+    assert cycles == pytest.approx(sum(each.alone for each in (up, middle, down)), rel=0.25)
+    assert cycles >= up.matrix + middle.vector + down.matrix
+    assert ways.singles[1, 0] == 0
+
+
+def test_small_steps_take_longer():
+    """One row a pass leaves 15 of 16 lines idle."""
+    net = network(mlp, (64, 8), (8, 20), (20, 8))
+    ways, nest = nests(net, Wishes("time", EDGE))
+    steps = [None if number == 0 else ways.loops.loop(number) for number in ways.singles[1].tolist()]
+    rows = {step: k for k, found in enumerate(steps) if found for cut, step in [found] if cut.reference.extent == 64}
+    assert nest.prices.busy[rows[1]] > nest.prices.busy[rows[32]]
+
+
+def test_bytes_alone_cost_nothing_more():
+    _, nest = nests(network(mlp, *SHAPES), Wishes())
+    assert not nest.prices.busy.any() and NestCosts.of(Wishes()) is None
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("build", NETS, ids=lambda build: build.__name__)
+def test_each_search_finds_the_least_of_its_own(build):
+    """Of three plans, each judged by the evaluator: none of the others is better at what one was searched for."""
+    net, capacity = case(build).axes, 6 << 10
+    plans = {what: fitting_plan(net, capacity, 1, Wishes(what, EDGE)) for what in ("bytes", "time", "energy")}
+    judged = {what: timed(net, plan, EDGE) for what, (plan, _) in plans.items()}
+    assert judged["time"].cycles <= judged["bytes"].cycles
+    assert judged["energy"].energy_pj <= judged["bytes"].energy_pj
+    assert judged["bytes"].dram_bytes <= min(judged["time"].dram_bytes, judged["energy"].dram_bytes)
+    assert all(found.sram_bytes <= capacity for found in judged.values())
+
+
+def test_time_is_worth_bytes():
+    """One head of 512 queries and keys: the fewest bytes come in passes of few positions, which leave lines idle."""
+    net = as_halves(case(one_head).axes)
+    few, fast = (timed(net, fitting_plan(net, 48 << 10, 1, Wishes(what, EDGE))[0], EDGE) for what in ("bytes", "time"))
+    assert fast.cycles < few.cycles and fast.dram_bytes > few.dram_bytes
+
+
+def one_head(net):
+    q, k, v = (net.input(1, 512, 32) for _ in range(3))
+    return net.layer(g.AttentionOp(q, k, v, None, heads=(1, 1), sizes=(32, 32), scale=0.2, is_merged=True))
+
+
+# ------------------------------------------------------------ types of sums
+
+
+@pytest.mark.parametrize("build", [residual], ids=lambda build: build.__name__)
+def test_sums_of_32_bits_are_said_and_take_room(build):
+    net, capacity = case(build).axes, 2 << 10
+    net = as_halves(net)
+    (plain, few), (wide, many) = (fitting_plan(net, capacity, 1, Wishes(carry=carry)) for carry in ("element", "f32"))
+    said = [each for node in nodes_in(wide) if isinstance(node, Compute) for each in node.sums]
+    assert all(each.element == "f32" for each in said)
+    assert not any(node.sums for node in nodes_in(plain) if isinstance(node, Compute))
+    assert many.dram_bytes >= few.dram_bytes and many.sram_bytes <= capacity
+    assert count(net, wide).dram_bytes == many.dram_bytes
+
+
+def as_halves(net):
+    for tensor in net.tensors:
+        tensor.element_bits = min(tensor.element_bits, 16)
+    return net
+
+
+def test_wide_sums_by_hand():
+    """Hidden channels in 4 passes, the result through DRAM: 3 sums of 4 B an element are written and read."""
+    net = network(mlp, *SHAPES)
+    text = '{ resident x0 for matmul.c step 5 of 20 { compute matmul, unary, "matmul#2"%s } }'
+    few, many = (
+        count(net, read_plan(f'plan @net for "edge" {text % sums}').node) for sums in ("", ' sum "matmul#2" as f32')
+    )
+    result = 6 * 8
+    assert few.dram_bytes == net.compulsory_bytes + 6 * 2 * result
+    assert many.dram_bytes == net.compulsory_bytes + 6 * 4 * result
+    assert many.sram_bytes - few.sram_bytes == 2 * result
+    assert np.isclose(many.read_bytes - few.read_bytes, 3 * 2 * result)
