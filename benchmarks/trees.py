@@ -1,6 +1,7 @@
 """DRAM bytes of plans as trees beside the present planner's, and what the search takes.
 
-    python benchmarks/trees.py MODEL|FOLDER|zoo:NAME ... [--targets edge] [--kib N] [--clusters N] [--present] [--json FILE]
+    python benchmarks/trees.py MODEL|FOLDER|zoo:NAME ... [--targets edge] [--kib N] [--clusters N] [--present]
+        [--json FILE]
 
 Each model is planned in f16 on each target, with N KiB of SRAM for each cluster and on N clusters if that is said.
 `--present` compiles it too, with compression off, and emulates its timing; `--json` keeps all figures, with the commit.
@@ -45,8 +46,9 @@ class Case:
     present_bytes: int | None = None
 
     def line(self) -> str:
+        ratio = self.tree_bytes / max(self.compulsory_bytes, 1)
         found = f"{self.name:36s} {self.target:10s} {self.tree_bytes / 1e6:9.3f} MB"
-        found += f" {self.tree_bytes / max(self.compulsory_bytes, 1):7.3f} {self.sram_bytes:9,d} B {self.seconds:7.2f} s"
+        found += f" {ratio:7.3f} {self.sram_bytes:9,d} B {self.seconds:7.2f} s"
         if self.present_bytes:
             found += f"  present {self.present_bytes / 1e6:9.3f} MB {self.tree_bytes / self.present_bytes:6.3f}"
         return found
@@ -82,8 +84,8 @@ def tree_of(model: str, name: str, target: Target) -> Case:
 
 def present_bytes(model: str, target: str) -> int:
     """DRAM bytes of layers that the emulator counts for the present plan, without programs."""
-    command = [*FRUSTUM, "run", model, "--target", target, "--dtype", "f16", "--mode", "timing"]
-    done = subprocess.run([*command, "--compress-weights", "none", "--json"], capture_output=True, check=False, text=True)
+    command = [*FRUSTUM, "run", model, "--target", target, "--dtype", "f16", "--mode", "timing", "--json"]
+    done = subprocess.run([*command, "--compress-weights", "none"], capture_output=True, check=False, text=True)
     if done.returncode:
         raise UsageError(done.stderr.strip().splitlines()[-1][:120])
     dram = json.loads(done.stdout)["dram"]

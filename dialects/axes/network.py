@@ -137,12 +137,13 @@ class Layer:
         """Of each operand the boxes of tensors, of their leaves, that a part of the axes needs, clipped to the tensors.
         A box that is empty is left out."""
         return [
-            [box for piece in operand.pieces if (box := _box(piece, operand, ranges))]
+            [box for piece in operand.pieces if (box := box_of(piece, operand, ranges))]
             for operand in self.operands
         ]
 
 
-def _box(piece: Piece, operand: Operand, ranges: Ranges) -> tuple[Tensor, Box] | None:
+def box_of(piece: Piece, operand: Operand, ranges: Ranges) -> tuple[Tensor, Box] | None:
+    """The box of a tensor that a part of a layer's axes needs of one piece; None where that is nothing."""
     if operand.is_all:
         return piece.tensor, {axis: (0, axis.extent) for axis in piece.tensor.axes}
     for guard in piece.guards:

@@ -254,7 +254,8 @@ class CountingWalk(Measured):
     def store(self, layer: Layer, taken: Taken) -> None:
         """Writes of DRAM: what several clusters have alike is written once; their sums are added before."""
         is_whole = all(self.is_whole(layer, side.spans[layer.name]) for side, _ in taken)
-        self.counted.write_bytes += bytes_of_all(layer.result.element_bits if is_whole else self.bits(layer.result), taken)
+        bits = layer.result.element_bits if is_whole else self.bits(layer.result)
+        self.counted.write_bytes += bytes_of_all(bits, taken)
         if self.links and taken and layer.name in taken[0][0].begins:
             self.links.reduce(layer.result, taken[0][1], len(taken))
 

@@ -15,9 +15,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.access import Piece
+from frustum.dialects.axes.axis import Axis, Dim
 from frustum.dialects.axes.classes import Class
-from frustum.dialects.axes.network import AxisNetwork, Box, Layer
+from frustum.dialects.axes.network import AxisNetwork, Box, Layer, box_of
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.carried import Carrying
 from frustum.dialects.plan.check import Named, PlanError, operands_of
@@ -68,6 +69,8 @@ class Ranged(Named):
         self._moved_by: dict[tuple[Layer, Tensor], dict[Axis, set[Axis]]] = {}
         self._classes: dict[int, tuple[Axis, Class, list[Layer]]] = {}
         self._places: dict[int, list[tuple[int, Tensor, list[Layer]]]] = {}
+        self._boxes: dict[int, tuple[Dim, dict[tuple[Range | None, ...], tuple[Tensor, Box] | None]]] = {}
+        """Of each piece the axes that move it, and its box for every part of these."""
 
     @cached_property
     def in_step(self) -> dict[Layer, Carrying]:
@@ -166,9 +169,19 @@ class Ranged(Named):
 
     def reads(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
         """Boxes of operands that a part of a layer needs; none where the part is empty."""
-        if not is_empty(span):
-            for boxes in layer.part(span):
-                yield from boxes
+        if is_empty(span):
+            return
+        for operand in layer.operands:
+            for piece in operand.pieces:
+                known = self._boxes.get(id(piece))
+                if known is None:
+                    known = self._boxes[id(piece)] = axes_read(piece), {}
+                axes, boxes = known
+                key = tuple([span.get(axis) for axis in axes])
+                if key not in boxes:
+                    boxes[key] = box_of(piece, operand, span)
+                if (box := boxes[key]) is not None:
+                    yield box
 
     # ------------------------------------------------------------ what moves
 
@@ -369,6 +382,13 @@ def _beyond(own: Range, had: Range | None) -> Range:
 
 def hull(own: Range, had: Range | None) -> Range:
     return own if had is None else (min(own[0], had[0]), max(own[1], had[1]))
+
+
+def axes_read(piece: Piece) -> Dim:
+    """Axes of a layer that say where it reads a piece, and whether it does."""
+    positions = [position for _, position in piece.by_leaf if position is not None]
+    positions += [guard.position for guard in piece.guards]
+    return tuple(dict.fromkeys(axis for position in positions for axis, _ in position.refined().terms))
 
 
 def scaled(edges: Iterable[int], extent: int, of: int) -> list[Range]:

@@ -280,7 +280,7 @@ class LoopNest:
         if interior.costs is None:
             return np.zeros(self.shape[1])
         tiles = dict(zip(interior.tensors, sum(self.buffers), strict=True))
-        inside = frozenset(t for t, is_outside in zip(interior.tensors, interior.outside, strict=True) if not is_outside)
+        inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
         parts = [self.loops.parts.at(numbers) for numbers in self.nests]
         return interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside)
 

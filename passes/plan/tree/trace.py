@@ -39,7 +39,6 @@ from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
 from frustum.passes.plan.tree.wishes import NO_WISHES, Wishes
 
-
 NodeT = TypeVar("NodeT", Compute, Loop, Sequence, Node)
 
 

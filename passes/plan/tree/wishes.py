@@ -24,7 +24,7 @@ class Wishes:
     @property
     def sum_bits(self) -> int:
         """Of sums that wait; 0: as many as of elements."""
-        return ELEMENTS[self.carry] if self.carry in ELEMENTS else 0
+        return ELEMENTS.get(self.carry, 0)
 
 
 NO_WISHES = Wishes()

@@ -93,8 +93,7 @@ def test_a_network_of_the_zoo_moves_hardly_more_than_it_must():
 
 
 def test_the_search_names_no_operation_and_no_machine():
-    """It knows axes, trees and its own files; of the machine the bytes of SRAM, how many clusters, and what cycles.py and
-    layer_cycles.py of dialects/plan say."""
+    """It knows axes, trees and its own files; of the machine SRAM, clusters, and what a layer takes there."""
     folders = "dialects.axes", "dialects.plan", "dialects.target", "dialects.choices", "passes.plan.tree"
     known = tuple(f"frustum.{folder}" for folder in folders)
     for file in Path(search_module.__file__).parent.glob("*.py"):
