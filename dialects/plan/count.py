@@ -208,7 +208,8 @@ class CountingWalk(Measured):
                     self.overwritten[cluster].computes(layer, whole, operands, node)
                 self.counted.points[name] += len(side.clusters) * math.prod(b - a for a, b in whole.values())
                 for tensor, box in self.streams(layer, span):
-                    (made if tensor is layer.result else read.setdefault(tensor, [])).append((side, box))
+                    read.setdefault(tensor, []).append((side, box))
+                made.append((side, {axis: whole[axis] for axis in layer.result.axes}))
             for tensor, taken in read.items():
                 self.bring(tensor, taken, () if tensor in own else held.get(tensor), (id(node), name))
             self.make(node, layer, made, own, held)

@@ -273,8 +273,8 @@ class Ranged(Named):
         return found if is_touched and not is_empty(found) else None
 
     def streams(self, layer: Layer, span: Box) -> list[tuple[Tensor, Box]]:
-        """What a part of a layer touches, each box once: an operand that is read twice alike comes once."""
-        return list({(tensor, tuple(box.items())): (tensor, box) for tensor, box in self.touched(layer, span)}.values())
+        """What a part of a layer reads, each box once: an operand that is read twice alike comes once."""
+        return list({(tensor, tuple(box.items())): (tensor, box) for tensor, box in self.reads(layer, span)}.values())
 
     def touched(self, layer: Layer, span: Box) -> Iterator[tuple[Tensor, Box]]:
         if not is_empty(span):

@@ -224,8 +224,7 @@ class _Machine(ClusterMemories):
         for part in parts:
             self.clusters[part.cluster].clock.now += 2
             for tensor, box in self.streams(layer, part.span):
-                if tensor is not layer.result:
-                    read.setdefault(tensor, []).append((part, box))
+                read.setdefault(tensor, []).append((part, box))
         for tensor, taken in read.items():
             loads = [(part, rest) for part, box in taken if (rest := part.streamed(tensor, box)) is not None]
             owns = [(part, own_part(part.side, rest) if part.side.is_exchanged else rest) for part, rest in loads]

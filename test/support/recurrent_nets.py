@@ -193,6 +193,22 @@ def lstm_by_hand(x, W, R, h0=0.0, c0=0.0):
     return np.array(found)
 
 
+def rnn(steps, channels):
+    """Layers `w` and `h`, which reads itself."""
+    net, shape = Steps(), (steps, 1, channels)
+    x = net.given("x", *shape, kind=Kind.INPUT)
+    weights = net.given("W", channels, channels), net.given("R", channels, channels)
+    before = net.state(shape, x)
+    w = net.layer("w", g.MatmulOp(x, weights[0]))
+    h = net.layer("h", g.MatmulOp(before, weights[1], residual=w, act=g.ActAttr.of("tanh")))
+    net.carries(before, h)
+    state, found = np.zeros((1, channels)), []
+    for own in net.arrays["x"]:
+        state = np.tanh(own @ net.arrays["W"] + state @ net.arrays["R"])
+        found.append(state)
+    return Recurrent(net.done(h), net.arrays, {"h": np.array(found)})
+
+
 def page_lstm(steps=80, channels=64):
     """The network of the page on plans: layers without operations."""
 

@@ -1,12 +1,19 @@
 """Plans that the search finds for carried states: what they move, against prices, counts and values."""
 
 import numpy as np
+import onnxruntime
+import plan_nets
 import pytest
-from recurrent_nets import both_ways, check_wanted, filtered, gru, lstm, page_lstm, stacked, summed
+from plan_values import check_outputs
+from recurrent_models import GATES, model_of
+from recurrent_nets import both_ways, check_wanted, filtered, gru, lstm, page_lstm, rnn, stacked, summed
 from xdsl.dialects.builtin import f16
 
+from frustum.backend import targets
+from frustum.backend.network_to_plan import networks_to_plan
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.tree import Halo, Loop, nodes_in
+from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.search import KnownParts, PlanSearch, searched
 from frustum.passes.plan.tree.trace import fitting_plan, plan_of
@@ -42,6 +49,7 @@ NETWORKS = {
     "begun": lambda: lstm(6, 4, 3, 2, is_begun=True),
     "last": lambda: lstm(6, 4, is_last=True),
     "gru": lambda: gru(6, 4, 2),
+    "rnn": lambda: rnn(6, 4),
     "far back": lambda: filtered(9, 8, back=3, batch=3),
     "ahead": lambda: filtered(9, 8, ahead=1, batch=2),
     "stacked": lambda: stacked(5, 4, 2),
@@ -106,3 +114,15 @@ def test_clusters_share_the_batch_and_neither_steps_nor_channels_of_a_state():
     for batch, wanted in ((1, []), (4, ["x.1"])):
         found = classes_to_deal(lstm(8, 8, batch).network, 2)
         assert sorted(axis.name for group in found for axis in group) == wanted
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", pytest.param("bidirectional", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("op", GATES)
+def test_operators_of_onnx_have_their_values(op, direction):
+    model, x = model_of(op, steps=5, direction=direction, given=["B", "h"])
+    module = import_onnx(model)
+    networks_to_plan(module, targets.load("edge"))
+    case = plan_nets.Case(module, {"x": x})
+    case.plan, counted = fitting_plan(case.axes, 1 << 13)
+    assert counted.dram_bytes == case.axes.compulsory_bytes
+    check_outputs(case, onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x}))
