@@ -66,7 +66,7 @@ def machine(name: str, kib: int | None, clusters: int | None) -> Target:
     found = targets.load(name)
     if kib is not None:
         sram = replace(found.cluster.sram, capacity_bytes=kib * 1024)
-        found = replace(found, cluster=replace(found.cluster, sram=sram))
+        found = replace(found, chip=replace(found.chip, cluster=replace(found.cluster, sram=sram)))
     if clusters is not None:
         found = replace(found, chip=replace(found.chip, clusters=clusters))
     return found

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.check import check_plan, with_copies
+from frustum.dialects.plan.check import PlanError, check_plan, with_copies
 from frustum.dialects.plan.clusters import Side, Taken, clusters_of
 from frustum.dialects.plan.count import CountingWalk, bytes_of
 from frustum.dialects.plan.layer_cycles import ClusterCycles, LayerCycles, Product, products_of, width_of
@@ -52,7 +52,8 @@ class Work:
 
 
 def timed(network: AxisNetwork, plan: Node, target: Target) -> Counted:
-    """The count of a plan, with what it takes on a machine.  PlanError where it is none of the network."""
+    """The count of a plan, with what it takes on a machine.  PlanError where it is none of the network, or for clusters
+    with links that the machine has not."""
     check_plan(network, plan)
     walk = _TimedWalk(with_copies(network, plan), plan, target)
     walk.run()
@@ -98,8 +99,10 @@ class _TimedWalk(CountingWalk):
         yield self.now
         received = self.counted.link_bytes - links
         if received:
-            assert self.target.cluster.cdma is not None, f"{self.target.name} has no links"
-            self.now.engines[LINKS] = received / (self.target.cluster.cdma.bytes_per_cycle * self.clusters)
+            cdma = self.target.cluster.cdma
+            if cdma is None:
+                raise PlanError(f"clusters receive {received} B of each other; {self.target.name} has no links", node)
+            self.now.engines[LINKS] = received / (cdma.bytes_per_cycle * self.clusters)
             self.now.cycles = max(self.now.cycles, self.now.engines[LINKS])
         self.counted.taken[id(node)] += self.now.cycles
         outer.add(self.now)

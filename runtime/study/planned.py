@@ -59,8 +59,8 @@ def planned(
     if tree is None:
         return _searched(network, target, wishes, cache=cache)
     assert wishes is None, "a plan that is given is as it is"
-    counted = timed(network, tree, target)
     check_clusters(tree, target)
+    counted = timed(network, tree, target)
     counted.check_fit(f"plan @{network.name}", target.cluster.sram.capacity_bytes)
     return CountedPlan(network, target, tree, counted)
 

@@ -28,6 +28,7 @@ from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, steps_of
+from frustum.passes.plan.tree.orders import other_orders
 from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
@@ -350,15 +351,17 @@ def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wis
 def searches(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES
 ) -> Iterator[PlanSearch]:  # fmt: skip
-    """Of the network, and of those that make layers again, each below what those before it have found.  A layer is made
-    again by a unit that reads it, so not where units have nothing of each other."""
-    known = KnownParts()
-    first = _dealt(network, capacity, wanted, clusters, known, wishes)
-    yield first
-    bound = first.curve
-    if wishes.cuts is not None and not wishes.cuts.is_crossed:
-        return
-    for other, copies in alternatives(network, capacity / SMALL):
+    """Of the network, of its other orders of layers, and of those that make layers again, each below what those before
+    it have found.  Units that are given are of the first order; a layer is made again by a unit that reads it, so not
+    where units have nothing of each other."""
+    known, none = KnownParts(), tuple[Copy, ...]()
+    networks = [(network, none)]
+    if wishes.cuts is None:
+        networks += [(other, none) for other in other_orders(network)]
+    if wishes.cuts is None or wishes.cuts.is_crossed:
+        networks += alternatives(network, capacity / SMALL)
+    bound = np.full(LEVELS + 1, np.inf)
+    for other, copies in networks:
         search = _dealt(other, capacity, wanted, clusters, known, wishes)
         search.copies, search.bound = copies, bound
         yield search
