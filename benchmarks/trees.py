@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from frustum.backend import targets
+from frustum.dialects.errors import Error
 from frustum.dialects.target import Target
-from frustum.dialects.target.fit import DoesNotFit
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model.options import Request
 from frustum.runtime.study.planned import planned
@@ -110,7 +110,7 @@ def main() -> int:
                 case = tree_of(model, target, machine(target, given.kib, given.clusters))
                 if given.present:
                     case = replace(case, present_bytes=present_bytes(model, target))
-            except (DoesNotFit, UsageError) as error:
+            except Error as error:
                 print(f"{Path(model).stem:36s} {target:10s} {error}", flush=True)
                 continue
             print(case.line(), flush=True)

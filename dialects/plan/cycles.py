@@ -3,7 +3,8 @@
 
 Of each node the engines are added up: the DRAM port, links, matrix units, vector units, copies to and from cores.  A
 loop around one child takes what its busiest engine takes, and what its first pass takes beside that.  Children of a
-sequence come one after the other, and so does what is loaded before them.
+sequence come one after the other, and so does what is loaded before them.  In a compute what streams and what cores do
+overlap but for the first slice.
 Figures of the machine are those of `layer_cycles.py`; none is fitted to a network.
 """
 
@@ -21,7 +22,7 @@ from frustum.dialects.plan.check import PlanError, check_plan, with_copies
 from frustum.dialects.plan.clusters import Side, Taken, clusters_of
 from frustum.dialects.plan.count import CountingWalk, bytes_of
 from frustum.dialects.plan.layer_cycles import ClusterCycles, LayerCycles, Product, products_of, width_of
-from frustum.dialects.plan.occupancy import Counted
+from frustum.dialects.plan.occupancy import SLICE, Counted
 from frustum.dialects.plan.ranges import Held, is_empty
 from frustum.dialects.plan.tree import Compute, Loop, Node, Sequence
 from frustum.dialects.target import Target
@@ -135,7 +136,7 @@ class _TimedWalk(CountingWalk):
 
     def compute(self, node: Compute, sides: tuple[Side, ...], held: Held) -> None:
         super().compute(node, sides, held)
-        own, alone = set(self.own(node, held)), 0.0
+        own, alone, longest = set(self.own(node, held)), 0.0, 1
         for name in node.layers:
             layer = self.layers[name]
             found = [self.layer(layer, side, own) for side in sides if not is_empty(side.spans[name])]
@@ -144,7 +145,15 @@ class _TimedWalk(CountingWalk):
                 self.now.engines[VECTOR] += max(each.vector for each in found)
                 self.now.engines[COPIES] += max(each.copies for each in found)
                 alone += max(each.alone for each in found)
-        self.now.cycles = max(alone, self.now.engines[DRAM])
+                longest = max(longest, *(self.longest(layer, side) for side in sides))
+        first = min(alone, self.now.engines[DRAM]) * min(1.0, SLICE / longest)
+        latency = self.target.chip.dram.latency_cycles * (self.now.engines[DRAM] > 0)
+        self.now.cycles = max(alone, self.now.engines[DRAM]) + first + latency
+
+    def longest(self, layer: Layer, side: Side) -> int:
+        """The most positions of an axis in a pass: what streams along it comes in so many slices."""
+        span = side.spans[layer.name]
+        return max((high - low for a in layer.axes for low, high in [span.get(a, (0, a.extent))]), default=1)
 
     def layer(self, layer: Layer, side: Side, own: set[Tensor]) -> LayerCycles:
         """What one cluster takes for a layer's part of a pass."""

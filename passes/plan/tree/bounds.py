@@ -75,9 +75,6 @@ class ForestBounds:
         self.outside = own.outside
         self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * NEARLY, NO_BOUND)
         self.bare, self.least_after = {}, []
-        place = {layer: k for k, layer in enumerate(search.layers)} if search.reads.recurrences else {}
-        self.recurrences = [(place[each.layers[0]], place[each.layers[-1]] + 1) for each in search.reads.recurrences]
-        """Where those of the whole network begin and end."""
         index = own.reads.index
         self.free = np.ones(len(index))
         self.free[[index[t] for t in resident]] = [1.0 - share for share in resident.values()]
@@ -90,13 +87,12 @@ class ForestBounds:
         self._room = search.room * own.reads.dealt.clusters
 
     def ends(self, here: int) -> Iterable[int]:
-        """Where units from here may end: not inside of what carries states, unless that is asked for."""
+        """Where units from here may end: not where nothing is ever cut, unless that is asked for."""
         if self.stretches is not None:
             return [self.stretches.ends[here]] if here in self.stretches.ends else []
-        end = here + self.search.limits.longest
-        while inside := [stop for first, stop in self.recurrences if first < end < stop]:
-            end = max(inside)
-        return range(here + 1, min(self.stop, end) + 1)
+        apart = self.search.cuts_apart
+        ends = [end for end in range(here + 1, self.stop) if end in apart][: self.search.limits.longest]
+        return ends if len(ends) == self.search.limits.longest else [*ends, self.stop]
 
     def find(self) -> bool:
         """Whether any plan may be of use."""

@@ -304,6 +304,25 @@ class _Rows:
     """Of so many layers the number of their rows and of what is outside, and their axes."""
 
 
+def cuts_apart(reads: Reads) -> frozenset[int]:
+    """Places in the order of layers at which units may end.
+
+    Not inside of what carries states.  And not between two layers without sums, of which the second alone reads the
+    first, place by place, and else only what no layer makes: as one they take no more room, and bytes move less.
+    """
+    layers = reads.network.layers
+    place = {layer: k for k, layer in enumerate(layers)}
+    joined = {
+        k for each in reads.recurrences for k in range(place[each.layers[0]] + 1, place[each.layers[-1]] + 1)
+    }  # fmt: skip
+    for k, (first, second) in enumerate(itertools.pairwise(layers), 1):
+        made = [t for t in reads.touched[second] if t in reads.network.maker and t is not second.result]
+        is_alone = reads.users[first.result] == (first, second) and not first.result.is_output
+        if is_alone and made == [first.result] and reads.storage_of(second) is first.result:
+            joined |= set() if first.combine or second.combine else {k}
+    return frozenset(range(1, len(layers) + 1)) - joined
+
+
 def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:
     """Candidate steps along a class's reference axis, from the largest."""
     if group is interval.steps:

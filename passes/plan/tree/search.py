@@ -27,7 +27,7 @@ from frustum.passes.plan.tree.best import good_nests
 from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
-from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, steps_of
+from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, cuts_apart, steps_of
 from frustum.passes.plan.tree.orders import other_orders
 from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
@@ -39,15 +39,15 @@ SMALL = 8
 """What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
 MOST_ABOVE = 3
 """Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
-MOST_WORK = 300_000
+MOST_WORK = 220_000
 """Units that are tried for one network, some half a minute: what wider searches find in more is little. 2026-11-28."""
 NEST_WORK = 150
 """All nests of an interval take as long as so many units of a forest. 2026-11-28."""
 LADDER: tuple[dict[str, Any], ...] = (
     {"longest": 8, "states": 4, "news": 1, "shares": (), "depth": 0},
     {"states": 6, "news": 2, "shares": (), "depth": 0},
-    {"states": 3, "news": 1, "shares": (), "outer_steps": 3},
-    {"states": 6, "news": 2, "shares": ()},
+    {"longest": 12, "states": 3, "news": 1, "shares": (), "outer_steps": 3},
+    {"longest": 12, "states": 6, "news": 2, "shares": ()},
 )
 """Narrower searches, each of which bounds the next: what they have found is not looked for again. 2026-11-28."""
 
@@ -119,6 +119,7 @@ class PlanSearch:
         self.users: Mapping[Tensor, list[int]] = {
             t: sorted(number[layer] for layer in users) for t, users in self.reads.users.items()
         }
+        self.cuts_apart = cuts_apart(self.reads)
         self.copies: tuple[Copy, ...] = ()
         """Layers of the network that are others made again."""
         self.record = ForestRecord()

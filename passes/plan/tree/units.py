@@ -111,6 +111,8 @@ class UnitPrices(Protocol):
     reads: Reads
     users: Mapping[Tensor, list[int]]
     room: Floats
+    cuts_apart: frozenset[int]
+    """Places in the order at which units may end."""
 
     def placed(self, first: int, stop: int, extents: Extents) -> PlacedInterval:
         """Layers [first, stop)."""

@@ -6,8 +6,10 @@ from plan_nets import KINDS, case
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.plan.check import check_plan
 from frustum.dialects.plan.tree import Compute, Sequence
+from frustum.passes.plan.tree.intervals import cuts_apart
 from frustum.passes.plan.tree.orders import branch_by_branch, level_by_level, makers_of, other_orders
 from frustum.passes.plan.tree.search import PlanSearch, searched
+from frustum.passes.plan.tree.spans import Reads
 from frustum.passes.plan.tree.trace import fitting_plan
 from frustum.passes.plan.tree.units import LEVELS
 
@@ -55,3 +57,18 @@ def test_branches_one_after_the_other_leave_more_room():
     plan, counted = fitting_plan(net, capacity)
     assert counted.dram_bytes < alone and counted.sram_bytes <= capacity
     check_plan(net, plan)
+
+
+def chain(net):
+    x = net.conv(net.input(1, 4, 16, 16), 8, act="relu")
+    for kind in ("abs", "sqrt", "sigmoid", "exp"):
+        x = net.unary(kind, x)
+    return net.conv(net.binary("mul", net.pool("max", x), net.input(1, 8, 8, 8)), 4)
+
+
+def test_no_unit_ends_where_one_layer_goes_on_with_another_in_its_place():
+    """A convolution, four functions that each go on with the one before, a pool, a product with an input, and another
+    convolution: no cut between the functions, and none between the pool and the product."""
+    net = case(chain).axes
+    assert len(net.layers) == 8
+    assert cuts_apart(Reads(net)) == {1, 5, 6, 7, 8}
