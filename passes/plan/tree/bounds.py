@@ -31,6 +31,11 @@ SURE = 0.8
 """A unit of fewer layers may move so many bytes of this one's: limits of repeated work are relative. 2026-11-28."""
 
 
+def is_round(count: int) -> bool:
+    """Whether it is a power of two, or three times one."""
+    return count.bit_count() == 1 or (count % 3 == 0 and (count // 3).bit_count() == 1)
+
+
 class ForestBounds:
     """Of units over layers [first, stop).  `most`: what a plan has to be below to be of use, by shares of SRAM."""
 
@@ -91,8 +96,13 @@ class ForestBounds:
         if self.stretches is not None:
             return [self.stretches.ends[here]] if here in self.stretches.ends else []
         apart = self.search.cuts_apart
-        ends = [end for end in range(here + 1, self.stop) if end in apart][: self.search.limits.longest]
-        return ends if len(ends) == self.search.limits.longest else [*ends, self.stop]
+        limits = self.search.limits
+        ends = [end for end in range(here + 1, self.stop) if end in apart][: limits.longest]
+        if len(ends) < limits.longest:
+            ends.append(self.stop)
+        if not limits.is_sparse:
+            return ends
+        return [end for k, end in enumerate(ends, 1) if is_round(k) or end == self.stop]
 
     def find(self) -> bool:
         """Whether any plan may be of use."""

@@ -44,7 +44,8 @@ MOST_WORK = 220_000
 NEST_WORK = 150
 """All nests of an interval take as long as so many units of a forest. 2026-11-28."""
 LADDER: tuple[dict[str, Any], ...] = (
-    {"longest": 8, "states": 4, "news": 1, "shares": (), "depth": 0},
+    {"is_sparse": True, "states": 4, "news": 1, "shares": (), "depth": 0},
+    {"is_sparse": True, "states": 12, "depth": 0},
     {"states": 6, "news": 2, "shares": (), "depth": 0},
     {"longest": 12, "states": 3, "news": 1, "shares": (), "outer_steps": 3},
     {"longest": 12, "states": 6, "news": 2, "shares": ()},

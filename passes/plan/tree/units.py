@@ -34,7 +34,9 @@ class SearchLimits:
     """How wide the search is: the same for all networks."""
 
     longest: int = 24
-    """Layers of a unit."""
+    """Layers of a unit; those that are never cut apart count as one."""
+    is_sparse: bool = False
+    """Whether units have 1, 2, 3, 4, 6, 8, 12 ... layers: powers of two and three times as many."""
     depth: int = 1
     """Loops around forests within each other."""
     states: int = 24
