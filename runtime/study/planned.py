@@ -66,7 +66,6 @@ def planned(
 
 
 def _searched(network: AxisNetwork, target: Target, wishes: Wishes | None, *, cache: bool) -> CountedPlan:
-    from frustum.dialects.plan.cycles import timed
     from frustum.runtime.study.kept import PLAN, KeptSearch
 
     place = KeptSearch.of(network, target, PLAN, wishes) if cache else None
@@ -76,8 +75,7 @@ def _searched(network: AxisNetwork, target: Target, wishes: Wishes | None, *, ca
     from frustum.passes.plan.tree.trace import fitting_plan
 
     sram, clusters = target.cluster.sram.capacity_bytes, target.chip.clusters
-    found, _ = fitting_plan(network, sram, clusters, _of_target(wishes, target))
-    counted = timed(network, found, target)
+    found, counted = fitting_plan(network, sram, clusters, _of_target(wishes, target))
     if place:
         place.keep_plan(found, counted)
     return CountedPlan(network, target, found, counted)

@@ -28,6 +28,7 @@ from frustum.dialects.plan.tree import (
     nodes_in,
     steps,
 )
+from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.forest import ForestRecord, Kept, UnitStep, part_axis
@@ -59,8 +60,8 @@ TRIES = 4
 def fitting_plan(
     network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES
 ) -> tuple[Sequence, Counted]:  # fmt: skip
-    """The plan with the least of what is wished, DRAM bytes if nothing is said, and its count; DoesNotFit where none
-    fits.  `capacity`: of each cluster.
+    """The plan with the least of what is wished, DRAM bytes if nothing is said, and its count, with cycles where the
+    wishes have a target; DoesNotFit where none fits.  `capacity`: of each cluster.
 
     Of time and energy prices are rougher than `cycles.timed`, which judges between the plan that was found and that
     with the fewest bytes.
@@ -68,8 +69,9 @@ def fitting_plan(
     if wishes.optimise == "bytes":
         return _fitting_plan(network, capacity, clusters, wishes)
     assert wishes.target is not None, "time and energy are those of a target"
-    both = (_fitting_plan(network, capacity, clusters, each) for each in (wishes, replace(wishes, optimise="bytes")))
-    judged = [(plan, timed(network, plan, wishes.target)) for plan, _ in both]
+    judged = [
+        _fitting_plan(network, capacity, clusters, each) for each in (wishes, replace(wishes, optimise="bytes"))
+    ]  # fmt: skip
     what = "cycles" if wishes.optimise == "time" else "energy_pj"
     return min(judged, key=lambda found: (getattr(found[1], what), found[1].dram_bytes))
 
@@ -86,21 +88,21 @@ def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wi
             search = searched(network, room, many, wishes)
             if not np.isfinite(search.curve[LEVELS]):
                 break
-            plan, counted = _counted(network, plan_of(search))
+            plan, counted = _counted(network, plan_of(search), wishes.target)
             if counted.sram_bytes <= capacity:
                 return plan, counted
             room = min(room - 1, room * capacity // counted.sram_bytes)
     raise no_plan(network, capacity, wishes)
 
 
-def _counted(network: AxisNetwork, plan: Sequence) -> tuple[Sequence, Counted]:
+def _counted(network: AxisNetwork, plan: Sequence, target: Target | None) -> tuple[Sequence, Counted]:
     """The plan and its count; where a neighbour has not the rows that a cluster asks for, both make them."""
     try:
-        return plan, count(network, plan)
+        return plan, count(network, plan) if target is None else timed(network, plan, target)
     except NotExchanged:
         found = _recomputed(plan)
         assert isinstance(found, Sequence)
-        return found, count(network, found)
+        return found, count(network, found) if target is None else timed(network, found, target)
 
 
 def _recomputed(node: Node) -> Node:
