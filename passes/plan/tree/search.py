@@ -51,6 +51,8 @@ LADDER: tuple[dict[str, Any], ...] = (
     {"longest": 12, "states": 6, "news": 2, "shares": ()},
 )
 """Narrower searches, each of which bounds the next: what they have found is not looked for again. 2026-11-28."""
+NARROW = replace(SearchLimits(), **LADDER[0])
+"""What chooses between orders of layers, and between classes that are dealt to clusters."""
 
 
 @dataclass(frozen=True)
@@ -353,13 +355,14 @@ def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wis
 def searches(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES
 ) -> Iterator[PlanSearch]:  # fmt: skip
-    """Of the network, of its other orders of layers, and of those that make layers again, each below what those before
-    it have found.  Units that are given are of the first order; a layer is made again by a unit that reads it, so not
-    where units have nothing of each other."""
-    known, none = KnownParts(), tuple[Copy, ...]()
-    networks = [(network, none)]
-    if wishes.cuts is None:
-        networks += [(other, none) for other in other_orders(network)]
+    """Of the network in that order of its layers in which a narrow search moves the fewest bytes, and of those that make
+    layers again, each below what those before it have found.  Units that are given are of the first order; a layer is
+    made again by a unit that reads it, so not where units have nothing of each other."""
+    known = KnownParts()
+    if wishes.cuts is None and len(orders := [network, *other_orders(network)]) > 1:
+        network = min(orders, key=lambda order: _narrowly(PlanSearch(order, capacity, NARROW, wanted, known)))
+        known.work = 0
+    networks = [(network, tuple[Copy, ...]())]
     if wishes.cuts is None or wishes.cuts.is_crossed:
         networks += alternatives(network, capacity / SMALL)
     bound = np.full(LEVELS + 1, np.inf)
@@ -370,16 +373,20 @@ def searches(
         bound = np.minimum(bound, search.curve)
 
 
+def _narrowly(search: PlanSearch) -> float:
+    """Bytes that one search finds, without a ladder, in all of the memory."""
+    return float(search.root(np.full(LEVELS + 1, np.inf)).curve()[LEVELS])
+
+
 def _dealt(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts, wishes: Wishes
 ) -> PlanSearch:  # fmt: skip
     """The search with the class of axes dealt to clusters, of which narrow searches find the best; given units may
     have no plan but loops around forests."""
-    narrow = replace(SearchLimits(), **LADDER[1 if wishes.cuts is None else -1])
+    narrow = NARROW if wishes.cuts is None else replace(SearchLimits(), **LADDER[-1])
 
     def moved(dealt: Dealt) -> float:
-        search = PlanSearch(network, capacity, narrow, wanted, known, dealt, wishes)
-        return float(search.root(np.full(LEVELS + 1, np.inf)).curve()[LEVELS])
+        return _narrowly(PlanSearch(network, capacity, narrow, wanted, known, dealt, wishes))
 
     is_one = clusters == Dealt().clusters
     ways = [] if is_one else [Dealt(group, clusters) for group in classes_to_deal(network, clusters)]
