@@ -76,7 +76,7 @@ class NestCosts:
             cut, runs = self.cut(layer, k, extents, parts)
             stored = self.stored(layer, tiles, inside)
             if self.is_energy:
-                total[0] += runs * self.energy(layer, cut, np.sum(list(stored.values()), axis=0))
+                total[0] += runs * self.energy(layer, cut, sum(stored.values(), np.zeros(shape)))
                 continue
             if layer not in self.products:
                 self.products[layer] = tuple(products_of(layer))
@@ -95,7 +95,8 @@ class NestCosts:
     ) -> tuple[dict[Axis, Ints], Floats]:  # fmt: skip
         """Positions of the layer's axes in a pass, and how many such passes there are."""
         axes = layer.axes
-        found = np.repeat([[extents.get(axis, axis.extent)] for axis in axes], parts[0].runs.shape[1], axis=1)
+        whole = np.array([extents.get(axis, axis.extent) for axis in axes], np.int64)
+        found = np.repeat(whole[:, None], parts[0].runs.shape[1], axis=1)
         runs = np.ones(found.shape[1])
         for part in parts:
             (at,) = np.nonzero(part.axis[k] >= 0)
@@ -105,12 +106,16 @@ class NestCosts:
         return dict(zip(axes, found, strict=True)), runs
 
     def stored(self, layer: Layer, tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor]) -> dict[int, Floats]:
-        """Bytes of operands and of the result that cross the SRAM port; vector units hand results to themselves."""
+        """Bytes of operands and of the result that cross the SRAM port; vector units hand results to themselves.
+
+        Tensors without axes are in no tiles: they are one element.
+        """
         found = dict[int, Floats]()
         for k, operand in enumerate(layer.operands):
             own = [p.tensor for p in operand.pieces if layer.macs or p.tensor not in inside]
             if own:
-                found[k] = np.sum([tiles[t] for t in dict.fromkeys(own)], axis=0)
+                sizes = [tiles[t] if t.axes else np.full(1, t.element_bits / 8) for t in dict.fromkeys(own)]
+                found[k] = sum(sizes, np.zeros(1))
         if layer.macs or layer.result not in inside or not found:
             found[-1] = tiles[layer.result]
         return found

@@ -84,6 +84,23 @@ def one_head(net):
     return net.layer(g.AttentionOp(q, k, v, None, heads=(1, 1), sizes=(32, 32), scale=0.2, is_merged=True))
 
 
+def mean_of_all(net):
+    """A scalar that layers read, and layers of one point: no axes to cut."""
+    x = net.input(8, 16)
+    mean = net.layer(g.ReduceOp("mean", x, (0, 1)))
+    return net.binary("mul", x, net.binary("mul", mean, mean))
+
+
+@pytest.mark.parametrize("what", ["time", "energy"])
+def test_scalars_have_no_axes_and_cost_something(what):
+    net = case(mean_of_all).axes
+    assert any(not layer.axes for layer in net.layers)
+    _, counted = fitting_plan(net, 1 << 14, 1, Wishes(what, EDGE))
+    assert counted.dram_bytes == net.compulsory_bytes and counted.cycles > 0
+    _, nest = nests(net, Wishes(what, EDGE))
+    assert (nest.prices.busy > 0).all()
+
+
 # ------------------------------------------------------------ types of sums
 
 
