@@ -19,7 +19,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.layer_cycles import ClusterCycles, Product, products_of, width_of
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Floats, Ints
-from frustum.passes.plan.tree.wishes import Wishes
+from frustum.passes.plan.tree.wishes import WishError, Wishes
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,22 @@ class NestCosts:
 
     @staticmethod
     def of(wishes: Wishes) -> NestCosts | None:
-        """None where bytes alone count."""
+        """None where bytes alone count.  WishError for energy of a machine whose bytes take none."""
         if wishes.optimise == "bytes":
             return None
         assert wishes.target is not None, "time and energy are those of a target"
-        return NestCosts(wishes.target, wishes.optimise == "energy")
+        found = NestCosts(wishes.target, wishes.optimise == "energy")
+        if found.is_energy and not found.byte_pj:
+            raise WishError(
+                f"error: --optimise energy: bytes in DRAM and SRAM of {wishes.target.name} take no energy (set "
+                "chip.dram.energy_pj_per_byte or chip.cluster.sram.energy_pj_per_byte, or take bytes or time)"
+            )
+        return found
+
+    @property
+    def byte_pj(self) -> float:
+        """Picojoules of a byte that crosses the DRAM port."""
+        return self.target.chip.dram.energy_pj_per_byte + self.target.cluster.sram.energy_pj_per_byte
 
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],
@@ -83,8 +94,7 @@ class NestCosts:
             found = ClusterCycles(self.target.cluster).of(layer, self.products[layer], cut, stored)
             total += [runs * each for each in (found.matrix, found.vector, found.copies, found.alone)]
         if self.is_energy:
-            chip = self.target.chip
-            return total[0] / (chip.dram.energy_pj_per_byte + chip.cluster.sram.energy_pj_per_byte)
+            return total[0] / self.byte_pj
         busiest = total[:3].max(axis=0)
         passes = np.maximum.reduce([np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))])
         cycles = busiest + (total[3] - busiest) / np.maximum(passes, 1.0)

@@ -1,5 +1,7 @@
 """Costs of nests beside bytes, against the evaluator layer by layer; and what searches for time and energy find."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from axis_networks import SHAPES, mlp, network
@@ -17,7 +19,7 @@ from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.nest import LoopNest
 from frustum.passes.plan.tree.search import PlanSearch
 from frustum.passes.plan.tree.trace import fitting_plan
-from frustum.passes.plan.tree.wishes import Wishes
+from frustum.passes.plan.tree.wishes import WishError, Wishes
 
 EDGE = targets.load("edge")
 NETS = [residual, attention, conv_stack, depthwise]
@@ -57,6 +59,17 @@ def test_small_steps_take_longer():
 def test_bytes_alone_cost_nothing_more():
     _, nest = nests(network(mlp, *SHAPES), Wishes())
     assert not nest.prices.busy.any() and NestCosts.of(Wishes()) is None
+
+
+def test_energy_of_a_machine_whose_bytes_take_none():
+    """Costs are counted in bytes: without energy of these there is nothing to count in."""
+    dram, sram = (replace(each, energy_pj_per_byte=0.0) for each in (EDGE.chip.dram, EDGE.cluster.sram))
+    half = replace(EDGE, chip=replace(EDGE.chip, dram=dram))
+    none = replace(half, chip=replace(half.chip, cluster=replace(EDGE.cluster, sram=sram)))
+    assert NestCosts(half, is_energy=True).byte_pj == EDGE.cluster.sram.energy_pj_per_byte
+    assert NestCosts.of(Wishes("energy", half)) is not None and NestCosts.of(Wishes("time", none)) is not None
+    with pytest.raises(WishError, match=r"edge take no energy \(set chip.dram.energy_pj_per_byte or "):
+        NestCosts.of(Wishes("energy", none))
 
 
 @pytest.mark.slow(but=1)
