@@ -45,6 +45,11 @@ def distributed_in(plan: Node) -> Iterator[Loop]:
     return (node for node in nodes_in(plan) if isinstance(node, Loop) and node.over is Over.CLUSTERS)
 
 
+def linked_clusters(target: Target) -> int:
+    """How many clusters a plan that is searched is for: all, or one where they have no links."""
+    return 1 if target.cluster.cdma is None else target.chip.clusters
+
+
 class NotExchanged(PlanError):
     """A cluster needs rows of others that none of them has at that moment."""
 

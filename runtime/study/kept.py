@@ -1,6 +1,6 @@
 """What a search over plans found before: plans and curves in the cache (`runtime/model/cache.py`), under the checksum
 of the network's structure, the machine, what was asked, and the code of the search.  Of the machine a curve of bytes
-depends on the SRAM and the number of clusters alone.
+depends on the SRAM and the number of linked clusters alone.
 
 No name is in the key. Plans are kept with numbered names, so that they are found again for an equal network of other
 names. What is read is sealed, parsed, and checked against the network; what it moves and holds is not counted again,
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.structure import Structure, structure_of
 from frustum.dialects.plan.check import PlanError, check_plan
-from frustum.dialects.plan.clusters import check_clusters
+from frustum.dialects.plan.clusters import check_clusters, linked_clusters
 from frustum.dialects.plan.occupancy import Counted
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.renaming import Names, renamed
@@ -64,7 +64,7 @@ class KeptSearch:
         asked = _asked(structure, wishes)
         machine: object = digest(replace(target, name=""))
         if what == CURVE and "optimise" not in asked:
-            machine = target.cluster.sram.capacity_bytes, target.chip.clusters
+            machine = target.cluster.sram.capacity_bytes, linked_clusters(target)
         parts = what, SCHEMA, machine, asked, sys.version, *versions_of(PACKAGES), *states_of(ROOMS), structure.text
         key = checksum([f"{each}\n".encode() for each in parts])
         return KeptSearch(network, target, structure, Entry(folder / key))

@@ -48,8 +48,9 @@ class CountedPlan:
 def planned(
     network: AxisNetwork, target: Target, tree: Node | None = None, *, wishes: Wishes | None = None, cache: bool = False
 ) -> CountedPlan:  # fmt: skip
-    """The plan with the fewest DRAM bytes on all clusters, or what `wishes` ask for, or a given one; PlanError where it
-    is none of the network or for more clusters, DoesNotFit where it takes more SRAM than there is.
+    """The plan with the fewest DRAM bytes on all clusters (one, where they have no links), or what `wishes` ask for, or
+    a given one; PlanError where it is none of the network or for more clusters, DoesNotFit where it takes more SRAM
+    than there is.
 
     `cache`: take the one that was found before, and keep what is found now.
     """
@@ -66,6 +67,7 @@ def planned(
 
 
 def _searched(network: AxisNetwork, target: Target, wishes: Wishes | None, *, cache: bool) -> CountedPlan:
+    from frustum.dialects.plan.clusters import linked_clusters
     from frustum.runtime.study.kept import PLAN, KeptSearch
 
     place = KeptSearch.of(network, target, PLAN, wishes) if cache else None
@@ -74,8 +76,8 @@ def _searched(network: AxisNetwork, target: Target, wishes: Wishes | None, *, ca
         return CountedPlan(network, target, *before, cached=True)
     from frustum.passes.plan.tree.trace import fitting_plan
 
-    sram, clusters = target.cluster.sram.capacity_bytes, target.chip.clusters
-    found, counted = fitting_plan(network, sram, clusters, _of_target(wishes, target))
+    sram = target.cluster.sram.capacity_bytes
+    found, counted = fitting_plan(network, sram, linked_clusters(target), _of_target(wishes, target))
     if place:
         place.keep_plan(found, counted)
     return CountedPlan(network, target, found, counted)
@@ -194,12 +196,13 @@ def per_byte(wishes: Wishes) -> float:
 
 
 def _searched_curve(network: AxisNetwork, target: Target, wishes: Wishes) -> tuple[list[int], list[int]]:
+    from frustum.dialects.plan.clusters import linked_clusters
     from frustum.passes.plan.tree.search import searches
     from frustum.passes.plan.tree.trace import no_plan
     from frustum.passes.plan.tree.units import LEVELS, NEARLY
 
     sram = target.cluster.sram.capacity_bytes
-    found = list(searches(network, sram, range(LEVELS + 1), target.chip.clusters, wishes))
+    found = list(searches(network, sram, range(LEVELS + 1), linked_clusters(target), wishes))
     curve = np.minimum.reduce([search.curve for search in found])
     is_there = np.isfinite(curve)
     if not is_there.any():

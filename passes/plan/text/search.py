@@ -13,6 +13,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from frustum.dialects.choices import Carry, Optimise
 from frustum.dialects.graph import networks_of
 from frustum.dialects.graph.axes import read_network
+from frustum.dialects.plan.clusters import linked_clusters
 from frustum.dialects.plan.dialect import plan_op
 from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.text.apply import plans_of
@@ -23,12 +24,13 @@ from frustum.passes.plan.tree.wishes import Wishes
 
 @dataclass(frozen=True)
 class SearchPlan(ModulePass):
-    """Add the plan with the fewest DRAM bytes on all clusters of the target beside every network.
+    """Add the plan with the fewest DRAM bytes on all linked clusters of the target beside every network.
 
     Before: networks, and the target.  After: behind each stands its `fplan.plan`, in place of one that was there.
     `optimise`: what there is least of instead, `time` or `energy`.  `carry`: the type of sums that wait between passes.
     `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks.
-    Raises `DoesNotFit` where no plan fits the SRAM of a cluster, `PlanError` where a cut is after no layer.
+    Raises `DoesNotFit` where no plan fits the SRAM of a cluster, `PlanError` where a cut is after no layer, `WishError`
+    where energy is asked for and bytes take none.
     """
 
     name = "frustum-plan-search"
@@ -44,7 +46,7 @@ class SearchPlan(ModulePass):
         cuts = [None for _ in read] if self.cuts is None else cuts_after(read, self.cuts)
         for network, axes, own in zip(networks, read, cuts, strict=True):
             wishes = Wishes(self.optimise, target, self.carry, own)
-            tree, _ = fitting_plan(axes, target.cluster.sram.capacity_bytes, target.chip.clusters, wishes)
+            tree, _ = fitting_plan(axes, target.cluster.sram.capacity_bytes, linked_clusters(target), wishes)
             name = network.sym_name.data
             if name in old:
                 Rewriter.erase_op(old[name])

@@ -19,7 +19,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.layer_cycles import ClusterCycles, Product, products_of, width_of
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Floats, Ints
-from frustum.passes.plan.tree.wishes import Wishes
+from frustum.passes.plan.tree.wishes import WishError, Wishes
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,22 @@ class NestCosts:
 
     @staticmethod
     def of(wishes: Wishes) -> NestCosts | None:
-        """None where bytes alone count."""
+        """None where bytes alone count.  WishError for energy of a machine whose bytes take none."""
         if wishes.optimise == "bytes":
             return None
         assert wishes.target is not None, "time and energy are those of a target"
-        return NestCosts(wishes.target, wishes.optimise == "energy")
+        found = NestCosts(wishes.target, wishes.optimise == "energy")
+        if found.is_energy and not found.byte_pj:
+            raise WishError(
+                f"error: --optimise energy: bytes in DRAM and SRAM of {wishes.target.name} take no energy (set "
+                "chip.dram.energy_pj_per_byte or chip.cluster.sram.energy_pj_per_byte, or take bytes or time)"
+            )
+        return found
+
+    @property
+    def byte_pj(self) -> float:
+        """Picojoules of a byte that crosses the DRAM port."""
+        return self.target.chip.dram.energy_pj_per_byte + self.target.cluster.sram.energy_pj_per_byte
 
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],
@@ -76,15 +87,14 @@ class NestCosts:
             cut, runs = self.cut(layer, k, extents, parts)
             stored = self.stored(layer, tiles, inside)
             if self.is_energy:
-                total[0] += runs * self.energy(layer, cut, np.sum(list(stored.values()), axis=0))
+                total[0] += runs * self.energy(layer, cut, sum(stored.values(), np.zeros(shape)))
                 continue
             if layer not in self.products:
                 self.products[layer] = tuple(products_of(layer))
             found = ClusterCycles(self.target.cluster).of(layer, self.products[layer], cut, stored)
             total += [runs * each for each in (found.matrix, found.vector, found.copies, found.alone)]
         if self.is_energy:
-            chip = self.target.chip
-            return total[0] / (chip.dram.energy_pj_per_byte + chip.cluster.sram.energy_pj_per_byte)
+            return total[0] / self.byte_pj
         busiest = total[:3].max(axis=0)
         passes = np.maximum.reduce([np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))])
         cycles = busiest + (total[3] - busiest) / np.maximum(passes, 1.0)
@@ -95,7 +105,8 @@ class NestCosts:
     ) -> tuple[dict[Axis, Ints], Floats]:  # fmt: skip
         """Positions of the layer's axes in a pass, and how many such passes there are."""
         axes = layer.axes
-        found = np.repeat([[extents.get(axis, axis.extent)] for axis in axes], parts[0].runs.shape[1], axis=1)
+        whole = np.array([extents.get(axis, axis.extent) for axis in axes], np.int64)
+        found = np.repeat(whole[:, None], parts[0].runs.shape[1], axis=1)
         runs = np.ones(found.shape[1])
         for part in parts:
             (at,) = np.nonzero(part.axis[k] >= 0)
@@ -105,12 +116,16 @@ class NestCosts:
         return dict(zip(axes, found, strict=True)), runs
 
     def stored(self, layer: Layer, tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor]) -> dict[int, Floats]:
-        """Bytes of operands and of the result that cross the SRAM port; vector units hand results to themselves."""
+        """Bytes of operands and of the result that cross the SRAM port; vector units hand results to themselves.
+
+        Tensors without axes are in no tiles: they are one element.
+        """
         found = dict[int, Floats]()
         for k, operand in enumerate(layer.operands):
             own = [p.tensor for p in operand.pieces if layer.macs or p.tensor not in inside]
             if own:
-                found[k] = np.sum([tiles[t] for t in dict.fromkeys(own)], axis=0)
+                sizes = [tiles[t] if t.axes else np.full(1, t.element_bits / 8) for t in dict.fromkeys(own)]
+                found[k] = sum(sizes, np.zeros(1))
         if layer.macs or layer.result not in inside or not found:
             found[-1] = tiles[layer.result]
         return found

@@ -355,7 +355,7 @@ def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wis
 def searches(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES
 ) -> Iterator[PlanSearch]:  # fmt: skip
-    """Of the network in that order of its layers in which a narrow search moves the fewest bytes, and of those that make
+    """Of the network in the order of layers in which a narrow search moves the fewest bytes, and of those that make
     layers again, each below what those before it have found.  Units that are given are of the first order; a layer is
     made again by a unit that reads it, so not where units have nothing of each other."""
     known = KnownParts()

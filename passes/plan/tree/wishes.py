@@ -8,8 +8,13 @@ from dataclasses import dataclass
 
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.choices import Carry, Optimise
+from frustum.dialects.errors import Error
 from frustum.dialects.plan.check import ELEMENTS, PlanError
 from frustum.dialects.target import Target
+
+
+class WishError(Error):
+    """What is asked of a plan has no meaning on the machine; the text says why, and what to change."""
 
 
 @dataclass(frozen=True)

@@ -373,6 +373,21 @@ def test_what_a_byte_takes_is_what_the_machine_says():
     assert per_byte(Wishes("energy", target)) == dram.energy_pj_per_byte + sram.energy_pj_per_byte
 
 
+def test_clusters_without_links_are_planned_as_one(tmp_path, capsys):
+    """Bytes that clusters would receive of each other have no way; a plan and a curve are those of one cluster."""
+    model, found = planned_models.save(tmp_path, "perceptron", planned_models.perceptron()), []
+    for clusters in (1, 2):
+        target = tmp_path / f"apart{clusters}" / "apart.yaml"
+        target.parent.mkdir()
+        target.write_text(planned_models.TARGET.format(name="apart", kib=16).replace(
+            "chip: {", f"chip: {{clusters: {clusters}, "
+        ))
+        for command in ("plan", "curve"):
+            assert main([command, model, "--target", str(target)]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1] and "over clusters" not in found[1]
+
+
 def test_a_curve_that_cannot_be_written(plan, tmp_path):
     code, out, err = plan("--svg", tmp_path / "no" / "curve.svg", command="curve")
     assert (code, out) == (2, "") and "curve.svg: error: cannot be written" in err

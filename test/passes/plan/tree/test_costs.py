@@ -1,5 +1,7 @@
 """Costs of nests beside bytes, against the evaluator layer by layer; and what searches for time and energy find."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from axis_networks import SHAPES, mlp, network
@@ -17,7 +19,7 @@ from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.nest import LoopNest
 from frustum.passes.plan.tree.search import PlanSearch
 from frustum.passes.plan.tree.trace import fitting_plan
-from frustum.passes.plan.tree.wishes import Wishes
+from frustum.passes.plan.tree.wishes import WishError, Wishes
 
 EDGE = targets.load("edge")
 NETS = [residual, attention, conv_stack, depthwise]
@@ -59,6 +61,17 @@ def test_bytes_alone_cost_nothing_more():
     assert not nest.prices.busy.any() and NestCosts.of(Wishes()) is None
 
 
+def test_energy_of_a_machine_whose_bytes_take_none():
+    """Costs are counted in bytes: without energy of these there is nothing to count in."""
+    dram, sram = (replace(each, energy_pj_per_byte=0.0) for each in (EDGE.chip.dram, EDGE.cluster.sram))
+    half = replace(EDGE, chip=replace(EDGE.chip, dram=dram))
+    none = replace(half, chip=replace(half.chip, cluster=replace(EDGE.cluster, sram=sram)))
+    assert NestCosts(half, is_energy=True).byte_pj == EDGE.cluster.sram.energy_pj_per_byte
+    assert NestCosts.of(Wishes("energy", half)) is not None and NestCosts.of(Wishes("time", none)) is not None
+    with pytest.raises(WishError, match=r"edge take no energy \(set chip.dram.energy_pj_per_byte or "):
+        NestCosts.of(Wishes("energy", none))
+
+
 @pytest.mark.slow(but=1)
 @pytest.mark.parametrize("build", NETS, ids=lambda build: build.__name__)
 def test_each_search_finds_the_least_of_its_own(build):
@@ -82,6 +95,23 @@ def test_time_is_worth_bytes():
 def one_head(net):
     q, k, v = (net.input(1, 512, 32) for _ in range(3))
     return net.layer(g.AttentionOp(q, k, v, None, heads=(1, 1), sizes=(32, 32), scale=0.2, is_merged=True))
+
+
+def mean_of_all(net):
+    """A scalar that layers read, and layers of one point: no axes to cut."""
+    x = net.input(8, 16)
+    mean = net.layer(g.ReduceOp("mean", x, (0, 1)))
+    return net.binary("mul", x, net.binary("mul", mean, mean))
+
+
+@pytest.mark.parametrize("what", ["time", "energy"])
+def test_scalars_have_no_axes_and_cost_something(what):
+    net = case(mean_of_all).axes
+    assert any(not layer.axes for layer in net.layers)
+    _, counted = fitting_plan(net, 1 << 14, 1, Wishes(what, EDGE))
+    assert counted.dram_bytes == net.compulsory_bytes and counted.cycles > 0
+    _, nest = nests(net, Wishes(what, EDGE))
+    assert (nest.prices.busy > 0).all()
 
 
 # ------------------------------------------------------------ types of sums
