@@ -21,7 +21,13 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import PlanError, check_plan, with_copies
 from frustum.dialects.plan.clusters import Side, Taken, clusters_of
 from frustum.dialects.plan.count import CountingWalk, bytes_of
-from frustum.dialects.plan.layer_cycles import ClusterCycles, LayerCycles, Product, products_of, width_of
+from frustum.dialects.plan.layer_cycles import (
+    ClusterCycles,
+    LayerCycles,
+    MatrixProduct,
+    products_of,
+    width_of,
+)
 from frustum.dialects.plan.occupancy import SLICE, Counted
 from frustum.dialects.plan.ranges import Held, is_empty
 from frustum.dialects.plan.tree import Compute, Loop, Node, Sequence
@@ -33,7 +39,7 @@ DRAM, LINKS, MATRIX, VECTOR, COPIES = ENGINES = range(5)
 
 
 @dataclass
-class Work:
+class EngineWork:
     """What a part of a plan takes: cycles of each engine, and cycles from its beginning to its end; `own_loads`: cycles
     of the DRAM port for what no child loads or stores."""
 
@@ -41,7 +47,7 @@ class Work:
     cycles: float = 0.0
     own_loads: float = 0.0
 
-    def add(self, other: Work) -> None:
+    def add(self, other: EngineWork) -> None:
         """Another part behind this one."""
         self.engines = [a + b for a, b in zip(self.engines, other.engines, strict=True)]
         self.cycles += other.cycles
@@ -66,17 +72,17 @@ class _TimedWalk(CountingWalk):
     """A count that adds up cycles too."""
 
     target: Target
-    now: Work
+    now: EngineWork
 
     def __init__(self, network: AxisNetwork, plan: Node, target: Target) -> None:
         super().__init__(network, plan)
-        self.target, self.now = target, Work()
+        self.target, self.now = target, EngineWork()
         self.cluster = ClusterCycles(target.cluster)
-        self.products: dict[str, tuple[Product, ...]] = {
+        self.products: dict[str, tuple[MatrixProduct, ...]] = {
             name: tuple(products_of(layer)) for name, layer in self.layers.items()
         }
         self.known: dict[tuple[object, ...], LayerCycles] = {}
-        self.first: dict[int, Work] = {}
+        self.first: dict[int, EngineWork] = {}
         """Of the body of each loop that runs its first pass."""
         self.clusters = clusters_of(plan)
 
@@ -94,9 +100,9 @@ class _TimedWalk(CountingWalk):
             self.now.cycles = max(self.now.engines) + self.first[id(node.body)].beside_busiest
 
     @contextmanager
-    def part(self, node: Node) -> Iterator[Work]:
+    def part(self, node: Node) -> Iterator[EngineWork]:
         """What is added meanwhile is of this node, and of the one around it."""
-        outer, self.now, links = self.now, Work(), self.counted.link_bytes
+        outer, self.now, links = self.now, EngineWork(), self.counted.link_bytes
         yield self.now
         received = self.counted.link_bytes - links
         if received:

@@ -43,7 +43,7 @@ class LayerCycles:
 
 
 @dataclass(frozen=True)
-class Product:
+class MatrixProduct:
     """A layer of multiply-accumulates, with one factor in the lines of the matrix unit and one in its channels."""
 
     positions: tuple[Axis, ...]
@@ -82,7 +82,7 @@ def extent(axes: tuple[Axis, ...], extents: PartExtents) -> Any:
     return math.prod(extents.get(axis, axis.extent) for axis in axes)
 
 
-def products_of(layer: Layer) -> Iterator[Product]:
+def products_of(layer: Layer) -> Iterator[MatrixProduct]:
     """The ways to see a layer as a product: either factor may fill the lines; none, where it is no product of two."""
     factors = [k for k, operand in enumerate(layer.operands) if layer.macs and _axes(operand) & set(layer.combine)]
     if len(factors) != 2 or any(rule is not Combine.SUM for rule in layer.combine.values()):
@@ -93,7 +93,7 @@ def products_of(layer: Layer) -> Iterator[Product]:
         positions = tuple(axis for axis in made if axis not in b)
         sums = tuple(axis for axis in layer.combine if not axis.is_tap)
         row, stride = _row(layer.operands[lines], positions)
-        yield Product(
+        yield MatrixProduct(
             positions, tuple(axis for axis in made if axis in b and axis not in a),
             tuple(axis for axis in made if axis in a and axis in b), sums,
             tuple(axis for axis in layer.combine if axis.is_tap), row, stride, lines, weights,
@@ -126,7 +126,7 @@ class ClusterCycles:
     cluster: Cluster
 
     def of(
-        self, layer: Layer, products: tuple[Product, ...], extents: PartExtents, stored: Mapping[int, Cycles]
+        self, layer: Layer, products: tuple[MatrixProduct, ...], extents: PartExtents, stored: Mapping[int, Cycles]
     ) -> LayerCycles:  # fmt: skip
         """A part of a layer.  `stored`: bytes of each operand, and of the result (-1), that cross the SRAM port."""
         element_bytes, copies = width_of(layer.operands[0].pieces[0].tensor.element_bits), sum(stored.values())
@@ -147,7 +147,7 @@ class ClusterCycles:
         for_all = for_all * is_on_matrix
         return LayerCycles(matrix * is_on_matrix, vector * (1 - is_on_matrix), self.copied(copies - for_all, for_all))
 
-    def shares(self, product: Product, extents: PartExtents) -> Iterator[tuple[tuple[Int, Int, Int], bool]]:
+    def shares(self, product: MatrixProduct, extents: PartExtents) -> Iterator[tuple[tuple[Int, Int, Int], bool]]:
         """Ways of cores to share a product: groups, positions or channels; and whether all then need all weights."""
         groups, positions, channels = (
             smaller(self.cluster.cores, extent(axes, extents))

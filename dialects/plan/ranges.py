@@ -18,7 +18,7 @@ import numpy as np
 from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis, Dim
 from frustum.dialects.axes.classes import Class
-from frustum.dialects.axes.network import AxisNetwork, Box, Layer, box_of
+from frustum.dialects.axes.network import AxisNetwork, Box, Layer, Operand, box_of
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.carried import Carrying
 from frustum.dialects.plan.check import Named, PlanError, operands_of
@@ -69,8 +69,7 @@ class Ranged(Named):
         self._moved_by: dict[tuple[Layer, Tensor], dict[Axis, set[Axis]]] = {}
         self._classes: dict[int, tuple[Axis, Class, list[Layer]]] = {}
         self._places: dict[int, list[tuple[int, Tensor, list[Layer]]]] = {}
-        self._boxes: dict[int, tuple[Dim, dict[tuple[Range | None, ...], tuple[Tensor, Box] | None]]] = {}
-        """Of each piece the axes that move it, and its box for every part of these."""
+        self._boxes = _KnownBoxes()
 
     @cached_property
     def in_step(self) -> dict[Layer, Carrying]:
@@ -173,14 +172,8 @@ class Ranged(Named):
             return
         for operand in layer.operands:
             for piece in operand.pieces:
-                known = self._boxes.get(id(piece))
-                if known is None:
-                    known = self._boxes[id(piece)] = axes_read(piece), {}
-                axes, boxes = known
-                key = tuple([span.get(axis) for axis in axes])
-                if key not in boxes:
-                    boxes[key] = box_of(piece, operand, span)
-                if (box := boxes[key]) is not None:
+                box = self._boxes.of(piece, operand, span)
+                if box is not None:
                     yield box
 
     # ------------------------------------------------------------ what moves
@@ -382,6 +375,24 @@ def _beyond(own: Range, had: Range | None) -> Range:
 
 def hull(own: Range, had: Range | None) -> Range:
     return own if had is None else (min(own[0], had[0]), max(own[1], had[1]))
+
+
+class _KnownBoxes:
+    """Of each piece the axes that move it, and its box for every part of these."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Dim, dict[tuple[Range | None, ...], tuple[Tensor, Box] | None]]] = {}
+
+    def of(self, piece: Piece, operand: Operand, span: Box) -> tuple[Tensor, Box] | None:
+        """`box_of`, found once."""
+        known = self.known.get(id(piece))
+        if known is None:
+            known = self.known[id(piece)] = axes_read(piece), {}
+        axes, boxes = known
+        key = tuple([span.get(axis) for axis in axes])
+        if key not in boxes:
+            boxes[key] = box_of(piece, operand, span)
+        return boxes[key]
 
 
 def axes_read(piece: Piece) -> Dim:

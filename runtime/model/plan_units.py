@@ -15,7 +15,7 @@ from frustum.passes.analysis.module import kind_name, node_name
 from frustum.passes.fuse.grow import grow_units
 from frustum.passes.fuse.policy import NONE, OPTIMAL, PolicyError, parse_policy
 from frustum.passes.plan.text.cuts import cuts_after, source_of
-from frustum.passes.plan.tree.wishes import Cuts
+from frustum.passes.plan.tree.wishes import GivenCuts
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class AskedUnits:
     thresholds: str | None = None
     cuts: str | None = None
 
-    def of(self, networks: Sequence[AxisNetwork], target: Target) -> list[tuple[AxisNetwork, Cuts | None]]:
+    def of(self, networks: Sequence[AxisNetwork], target: Target) -> list[tuple[AxisNetwork, GivenCuts | None]]:
         """Each network with the cuts, its layers in an order in which those of a unit follow each other.
 
         Units of a policy hand everything on through DRAM, as where each is compiled alone; those between given cuts are
@@ -40,7 +40,7 @@ class AskedUnits:
             return [(network, None) for network in networks]
         return [self._grown(network, target) for network in networks]
 
-    def _grown(self, network: AxisNetwork, target: Target) -> tuple[AxisNetwork, Cuts]:
+    def _grown(self, network: AxisNetwork, target: Target) -> tuple[AxisNetwork, GivenCuts]:
         policy = parse_policy(self.policy, self.rules, self.thresholds)
         ops = [source_of(layer) for layer in network.layers]
         block = ops[0].parent
@@ -54,7 +54,7 @@ class AskedUnits:
 
 def _of_units(
     network: AxisNetwork, block: Block, units: Iterable[Sequence[Operation]]
-) -> tuple[AxisNetwork, Cuts]:  # fmt: skip
+) -> tuple[AxisNetwork, GivenCuts]:  # fmt: skip
     """With the layers in the order in which units make their results; operations of none are units by themselves."""
     number = {op: k for k, op in enumerate(block.ops)}
     last = dict(number)
@@ -64,7 +64,7 @@ def _of_units(
     _check_order(network, layers)
     ends = {last[source_of(layer)]: layer.name for layer in layers}
     ordered = network if layers == network.layers else AxisNetwork(network.name, layers, network.tensors)
-    return ordered, Cuts(frozenset(ends.values()), is_crossed=False)
+    return ordered, GivenCuts(frozenset(ends.values()), is_crossed=False)
 
 
 def _check_order(network: AxisNetwork, layers: Iterable[Layer]) -> None:

@@ -7,19 +7,29 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from frustum.runtime.failures import UsageError
 from frustum.runtime.report.schema import ReportData
 
-if TYPE_CHECKING:
-    from frustum.runtime.study.planned import Curve
+
+class DrawnCurve(Protocol):
+    """DRAM bytes of a network against SRAM capacity (`runtime/study/planned.py`)."""
+
+    @property
+    def name(self) -> str:
+        """Of the network."""
+        ...
+
+    def svg(self) -> str:
+        """The picture, as an element of a page."""
+        ...
 
 
 class Drawing(Protocol):
     """What shows the run that a report is of (`runtime/show/drawing.py`)."""
 
-    def page(self, report: Report, stops: Path | None, curves: Sequence[Curve]) -> str: ...
+    def page(self, report: Report, stops: Path | None, curves: Sequence[DrawnCurve]) -> str: ...
 
     def trace(self) -> bytes: ...
 
@@ -77,7 +87,7 @@ class Report(dict[str, Any]):
         brief = screen(self, colours)
         return f"{brief}\n{render(self)}" if verbose else brief
 
-    def html(self, dump_ir: Path | str | None = None, curves: Sequence[Curve] = ()) -> str:
+    def html(self, dump_ir: Path | str | None = None, curves: Sequence[DrawnCurve] = ()) -> str:
         """One self-contained page that shows the run, as `--html` writes it; `dump_ir`: the folder with the IR of every
         stop that the page leads to; `curves`: those of `frustum.curve`.  UsageError where no time was counted, or many
         inputs ran."""

@@ -13,12 +13,11 @@ from frustum.dialects.choices import Mode
 from frustum.runtime.failures import UsageError
 from frustum.runtime.model.chain import Chain
 from frustum.runtime.model.execution import RanChain, timelines_of
-from frustum.runtime.report.figures import Report
+from frustum.runtime.report.figures import DrawnCurve, Report
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-    from frustum.runtime.study.planned import Curve
 
 NOUNS = {"trace": "trace", "html": "page"}
 
@@ -47,7 +46,7 @@ class RunDrawing:
     model: Callable[[], ModelProto | Path | None]
     """What ran, as ONNX; None where nobody knows."""
 
-    def page(self, report: Report, stops: Path | None, curves: Sequence[Curve]) -> str:
+    def page(self, report: Report, stops: Path | None, curves: Sequence[DrawnCurve]) -> str:
         """The page; `stops`: the folder of `--dump-ir`.  UsageError as `refuse_drawing` has it."""
         refuse_drawing("html", self.mode, self.is_stream)
         from frustum.runtime.show.page import page

@@ -11,21 +11,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from frustum.dialects.isa.program import MEMORIES, instructions
 from frustum.runtime.model.chain import Chain
 from frustum.runtime.model.execution import Ran, RanChain
 from frustum.runtime.report.counters import peaks
-from frustum.runtime.report.figures import Report
+from frustum.runtime.report.figures import DrawnCurve, Report
 from frustum.runtime.report.screen import kind_of_reason, screen
 from frustum.runtime.show.frustum import frustums
 from frustum.runtime.show.gantt import gantt
 from frustum.runtime.show.residence import residences
 from frustum.runtime.time.event_log import event_log
-
-if TYPE_CHECKING:
-    from frustum.runtime.study.planned import Curve
 
 MOST_BUFFERS = 4000
 """That a memory map draws of one run; the largest in bytes x cycles."""
@@ -37,7 +34,7 @@ KEPT = ("model", "target", "target_file", "dtype", "policy", "clock_hz", "dram",
 
 
 def page(
-    chain: Chain, ran: RanChain, report: Report, stops: Path | None = None, curves: Sequence[Curve] = ()
+    chain: Chain, ran: RanChain, report: Report, stops: Path | None = None, curves: Sequence[DrawnCurve] = ()
 ) -> str:  # fmt: skip
     """The page; `stops`: the folder of `--dump-ir`.  Every executable's run must have been timed."""
     data = page_data(chain, ran, report, stops, curves)
@@ -53,7 +50,7 @@ def page(
 
 
 def page_data(
-    chain: Chain, ran: RanChain, report: Report, stops: Path | None = None, curves: Sequence[Curve] = ()
+    chain: Chain, ran: RanChain, report: Report, stops: Path | None = None, curves: Sequence[DrawnCurve] = ()
 ) -> dict[str, Any]:  # fmt: skip
     """All that the page shows."""
     data: Mapping[str, Any] = report

@@ -11,10 +11,10 @@ from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.plan.check import PlanError
 from frustum.passes.analysis.module import node_name
-from frustum.passes.plan.tree.wishes import Cuts
+from frustum.passes.plan.tree.wishes import GivenCuts
 
 
-def cuts_after(networks: Sequence[AxisNetwork], text: str) -> list[Cuts]:
+def cuts_after(networks: Sequence[AxisNetwork], text: str) -> list[GivenCuts]:
     """Of each network the cuts after these of its layers: by their names in plans, or as the model calls the operation,
     of which all layers stay together.  PlanError for names that none has."""
     known = [names_of(network) for network in networks]
@@ -26,7 +26,7 @@ def cuts_after(networks: Sequence[AxisNetwork], text: str) -> list[Cuts]:
             f"cuts: no layer is called '{unknown[0]}'{did_you_mean(unknown[0], every)}"
             f" (there are {sum(len(network.layers) for network in networks)} layers)"
         )
-    return [Cuts(frozenset(names[word] for word in words if word in names)) for names in known]
+    return [GivenCuts(frozenset(names[word] for word in words if word in names)) for names in known]
 
 
 def names_of(network: AxisNetwork) -> Mapping[str, str]:

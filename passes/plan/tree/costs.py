@@ -16,7 +16,7 @@ import numpy as np
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.layer_cycles import ClusterCycles, Product, products_of, width_of
+from frustum.dialects.plan.layer_cycles import ClusterCycles, MatrixProduct, products_of, width_of
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Floats, Ints
 from frustum.passes.plan.tree.wishes import WishError, Wishes
@@ -54,7 +54,7 @@ class NestCosts:
 
     target: Target
     is_energy: bool
-    products: dict[Layer, tuple[Product, ...]] = field(default_factory=dict)
+    products: dict[Layer, tuple[MatrixProduct, ...]] = field(default_factory=dict)
 
     @staticmethod
     def of(wishes: Wishes) -> NestCosts | None:

@@ -70,6 +70,14 @@ class LoopWay:
     weights: float
     once: float
 
+    def with_weights(self, curve: Floats, capacity: int) -> Floats:
+        """The curve with some of the weights that every pass would load in SRAM for all passes."""
+        best = curve
+        for k in range(1, min(LEVELS, math.ceil(self.weights * LEVELS / capacity - 1e-9)) + 1):
+            saved = (self.count - 1) * min(k * capacity / LEVELS, self.weights)
+            best = np.minimum(best, shifted(curve, k) - saved)
+        return best
+
 
 @dataclass
 class KnownParts:
@@ -236,7 +244,7 @@ class PlanSearch:
                 inside = {**resident, **dict.fromkeys(way.above, 1.0)}
                 body = self.forest(first, stop, way.extents, inside, depth - 1, self.most_of(way, bound))
                 curve = shifted(way.count * body, way.levels) + way.once
-                yield self._with_weights(curve, way), way
+                yield way.with_weights(curve, self.capacity), way
 
     def _loop_ways(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> Iterator[LoopWay]:
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
@@ -284,16 +292,6 @@ class PlanSearch:
             here = found[: LEVELS + 1 - levels]
             np.maximum(here, (best[levels:] - way.once + saved) / way.count, out=here)
         return found
-
-    def _with_weights(self, curve: Floats, way: LoopWay) -> Floats:
-        """The curve with some of the weights that every pass would load in SRAM for all passes."""
-        if not way.weights or not np.isfinite(curve[-1]):
-            return curve
-        best = curve
-        for k in range(1, min(LEVELS, self.levels(way.weights)) + 1):
-            saved = (way.count - 1) * min(k * self.capacity / LEVELS, way.weights)
-            best = np.minimum(best, shifted(curve, k) - saved)
-        return best
 
     def unit(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,

@@ -18,7 +18,7 @@ class WishError(Error):
 
 
 @dataclass(frozen=True)
-class Cuts:
+class GivenCuts:
     """Layers after which units of the outermost sequence end; they end nowhere else.  `is_crossed`: tensors may stay in
     SRAM across a cut."""
 
@@ -34,7 +34,7 @@ class Stretches:
     is_crossed: bool = True
 
     @staticmethod
-    def of(layers: Sequence[Layer], cuts: Cuts | None) -> Stretches | None:
+    def of(layers: Sequence[Layer], cuts: GivenCuts | None) -> Stretches | None:
         """None without cuts.  PlanError where a cut is after no layer."""
         if cuts is None:
             return None
@@ -55,7 +55,7 @@ class Wishes:
     optimise: Optimise = "bytes"
     target: Target | None = None
     carry: Carry = "auto"
-    cuts: Cuts | None = None
+    cuts: GivenCuts | None = None
 
     @property
     def sum_bits(self) -> int:

@@ -23,7 +23,7 @@ from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.tree import Compute, Sequence
 from frustum.passes.plan.tree import search, trace
-from frustum.passes.plan.tree.wishes import Cuts, Wishes
+from frustum.passes.plan.tree.wishes import GivenCuts, Wishes
 from frustum.runtime.model import cache
 from frustum.runtime.model.compiled_folder import MANIFEST, sealed
 from frustum.runtime.study import kept
@@ -178,23 +178,23 @@ def test_of_the_machine_a_curve_of_bytes_is_of_sram_and_clusters(folder):
 def test_what_is_asked_is_in_the_key(folder):
     net = mlp()
     names = [layer.name for layer in net.layers]
-    one = Cuts(frozenset(names[:1]))
+    one = GivenCuts(frozenset(names[:1]))
     wishes = [
         None, Wishes("time", machine()), Wishes("energy", machine()), Wishes(carry="f32"), Wishes(carry="element"),
-        Wishes(cuts=one), Wishes(cuts=replace(one, is_crossed=False)), Wishes(cuts=Cuts(frozenset(names))),
-        Wishes(cuts=Cuts(frozenset())),
+        Wishes(cuts=one), Wishes(cuts=replace(one, is_crossed=False)), Wishes(cuts=GivenCuts(frozenset(names))),
+        Wishes(cuts=GivenCuts(frozenset())),
     ]  # fmt: skip
     found = [keys(mlp(), machine(), what, each) for what in (PLAN, CURVE) for each in wishes]
     assert len(set(found)) == len(found)
     assert keys(mlp(), machine(), PLAN, Wishes("bytes", machine())) == found[0]
     other = rename(net)
-    renamed = Wishes(cuts=Cuts(frozenset({other.layers[0].name})))
+    renamed = Wishes(cuts=GivenCuts(frozenset({other.layers[0].name})))
     assert keys(other, machine(), PLAN, renamed) == found[5]
 
 
 def test_another_wish_finds_another_plan(folder, searches):
     net = mlp()
-    apart = Wishes(cuts=Cuts(frozenset(layer.name for layer in net.layers), is_crossed=False))
+    apart = Wishes(cuts=GivenCuts(frozenset(layer.name for layer in net.layers), is_crossed=False))
     first, second = planned(mlp(), machine(4), cache=True), planned(mlp(), machine(4), wishes=apart, cache=True)
     assert len(list(folder.iterdir())) == 2 and first.counted.dram_bytes < second.counted.dram_bytes
     searches.clear()

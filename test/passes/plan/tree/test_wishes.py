@@ -14,13 +14,13 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.search import searches
 from frustum.passes.plan.tree.trace import fitting_plan
 from frustum.passes.plan.tree.units import LEVELS, SearchLimits
-from frustum.passes.plan.tree.wishes import Cuts, Stretches, Wishes
+from frustum.passes.plan.tree.wishes import GivenCuts, Stretches, Wishes
 
 MLP = (64, 48), (48, 192), (192, 48)
 
 
 def after(*layers, is_crossed=True):
-    return Wishes(cuts=Cuts(frozenset(layers), is_crossed))
+    return Wishes(cuts=GivenCuts(frozenset(layers), is_crossed))
 
 
 def units(plan):
@@ -124,5 +124,5 @@ def test_a_cut_after_no_layer_is_an_error():
 def test_stretches_end_with_the_last_layer():
     layers = tiny("mlp").layers
     assert Stretches.of(layers, None) is None
-    assert Stretches.of(layers, Cuts(frozenset({"unary"}))).ends == {0: 2, 2: 3}
-    assert Stretches.of(layers, Cuts(frozenset({"unary", layers[-1].name}))).ends == {0: 2, 2: 3}
+    assert Stretches.of(layers, GivenCuts(frozenset({"unary"}))).ends == {0: 2, 2: 3}
+    assert Stretches.of(layers, GivenCuts(frozenset({"unary", layers[-1].name}))).ends == {0: 2, 2: 3}
