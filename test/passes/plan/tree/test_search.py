@@ -94,8 +94,8 @@ def test_a_network_of_the_zoo_moves_hardly_more_than_it_must():
 
 def test_the_search_names_no_operation_and_no_machine():
     """It knows axes, trees and its own files; of the machine SRAM, clusters, and what a layer takes there."""
-    folders = "dialects.axes", "dialects.plan", "dialects.target", "dialects.choices", "passes.plan.tree"
-    known = tuple(f"frustum.{folder}" for folder in folders)
+    known = ("axes.", "plan.", "target", "choices", "errors")
+    known = (*(f"frustum.dialects.{room}" for room in known), "frustum.passes.plan.tree")
     for file in Path(search_module.__file__).parent.glob("*.py"):
         tree = ast.parse(file.read_text())
         named = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
