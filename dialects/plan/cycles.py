@@ -173,7 +173,8 @@ class _TimedWalk(CountingWalk):
         for k, each in enumerate(boxes):
             if each and all(self.stays_in_core(tensor, layer, own) for tensor, _ in each):
                 stored[k] = 0.0
-        if all(self.stays_in_core(layer.result, reader, own) for reader in self.network.readers.get(layer.result, [])):
+        readers = self.network.readers.get(layer.result)
+        if readers and all(self.stays_in_core(layer.result, reader, own) for reader in readers):
             stored[-1] = 0.0
         key = layer.name, *extents.values(), *stored.values()
         if key not in self.known:

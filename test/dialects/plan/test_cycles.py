@@ -123,6 +123,15 @@ def test_what_is_streamed_takes_the_port_or_the_cores(perceptron):
     assert found.cycles == 832 / 8 + cores * 16 / 20 + EDGE.chip.dram.latency_cycles
 
 
+def test_a_result_that_nobody_reads_leaves_the_core():
+    """An output has no readers, yet is written to SRAM: 128 KiB in and as much out, 64 B a cycle; cores take less."""
+    net = network(lambda x: (g.UnaryOp("relu", x),), (64, 1024))
+    plan = tree("{ resident x0, unary compute unary }")
+    found = timed(net, plan, EDGE)
+    (compute,) = plan.children
+    assert found.taken[id(compute)] == 2 * 64 * 1024 * 2 / 64 > 64 * 1024 / 64
+
+
 def test_residents_come_first_and_passes_overlap(perceptron):
     """Rows in three passes: weights come before the loop; of the loop the busiest engine counts, and what the first
     pass takes beside."""

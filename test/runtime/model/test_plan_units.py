@@ -6,11 +6,13 @@ import mixed_models
 import onnx
 import planned_models
 import pytest
+import recurrent_models
 
 import frustum
 from frustum.backend import targets
 from frustum.backend.network_to_plan import networks_to_plan
 from frustum.dialects.axes.network import AxisNetwork
+from frustum.dialects.axes.recurrence import recurrences_of
 from frustum.dialects.plan.check import PlanError
 from frustum.dialects.plan.tree import layers_in
 from frustum.passes.fuse.policy import PolicyError
@@ -127,6 +129,20 @@ def test_a_policy_of_the_target_counts(files, tmp_path):
     other.write_text(Path(files[1]).read_text() + "options: {policy: pyramid}\n")
     assert units((files[0], str(other))) == units(files, policy="pyramid") != units(files)
     assert units((files[0], str(other)), policy="optimal") == units(files)
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_steps_of_a_recurrence_are_one_unit(op, tmp_path):
+    """What stands before the loop and copies of states behind it are units by themselves, whatever the policy."""
+    model = tmp_path / "recurrent.onnx"
+    onnx.save(recurrent_models.model_of(op, steps=5)[0], model)
+    for policy in ("none", "greedy"):
+        (found,) = frustum.plan(model, target="edge", policy=policy)
+        own = [list(layers_in(child)) for child in found.tree.children]
+        steps = {layer.name for each in recurrences_of(found.network.layers) for layer in each.layers}
+        (loop,) = [layers for layers in own if steps & {*layers}]
+        assert {*loop} >= steps and all(len(layers) == 1 for layers in own if layers != loop)
+        assert len(own) > 2
 
 
 def test_policies_that_are_none_are_named(files):
