@@ -16,9 +16,11 @@ from frustum.passes.plan.tree.wishes import GivenCuts
 
 def cuts_after(networks: Sequence[AxisNetwork], text: str) -> list[GivenCuts]:
     """Of each network the cuts after these of its layers: by their names in plans, or as the model calls the operation,
-    of which all layers stay together.  PlanError for names that none has."""
+    of which all layers stay together.  PlanError for names that none has, and for none."""
     known = [names_of(network) for network in networks]
     words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise PlanError("cuts: no layer is named (for one unit name the last layer, for the best units leave cuts out)")
     every = list(dict.fromkeys(name for names in known for name in names))
     unknown = [word for word in words if word not in every]
     if unknown:

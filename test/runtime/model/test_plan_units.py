@@ -177,6 +177,12 @@ def test_cuts_are_of_all_networks_of_a_model(tmp_path):
     assert [len(each.tree.children) for each in frustum.plan(model, target="edge", cuts="c2")] == [1, 1]
 
 
+@pytest.mark.parametrize("text", ["", " , "])
+def test_cuts_name_a_layer(files, text):
+    with pytest.raises(PlanError, match="cuts: no layer is named"):
+        units(files, cuts=text)
+
+
 def test_a_layer_that_is_none_is_named(files):
     with pytest.raises(PlanError, match=r"cuts: no layer is called 'b00'; did you mean 'b0'\? \(there are 5 layers\)"):
         units(files, cuts="a0,b00")
