@@ -169,13 +169,13 @@ class _TimedWalk(CountingWalk):
         stored = {k: float(sum(bytes_of(t.element_bits, box) for t, box in each)) for k, each in enumerate(boxes)}
         made: Box = {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
         stored[-1] = float(bytes_of(self.bits(layer.result), made))
-        self.counted.energy_pj += self.energy(layer, extents, sum(stored.values())) * len(side.clusters)
         for k, each in enumerate(boxes):
             if each and all(self.stays_in_core(tensor, layer, own) for tensor, _ in each):
                 stored[k] = 0.0
         readers = self.network.readers.get(layer.result)
         if readers and all(self.stays_in_core(layer.result, reader, own) for reader in readers):
             stored[-1] = 0.0
+        self.counted.energy_pj += self.energy(layer, extents, sum(stored.values())) * len(side.clusters)
         key = layer.name, *extents.values(), *stored.values()
         if key not in self.known:
             self.known[key] = self.cluster.of(layer, self.products[layer.name], extents, stored)
