@@ -6,7 +6,7 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import DenseArrayBase, IntegerAttr, TensorType, UnitAttr, i32, i64
+from xdsl.dialects.builtin import I64, DenseArrayBase, IntegerAttr, TensorType, UnitAttr, i32, i64
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, OpTraits, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
@@ -43,10 +43,10 @@ class RecurrenceOp(IRDLOperation):
     """
 
     name = "fgraph.recurrence"
-    steps_attr = prop_def(IntegerAttr.constr(type=eq(i64)), prop_name="steps")
-    dim_attr = prop_def(IntegerAttr.constr(type=eq(i64)), prop_name="dim")
-    reverse_attr = opt_prop_def(UnitAttr, prop_name="reverse")
-    zeros_attr = prop_def(DenseArrayBase.constr(i64), prop_name="zeros")
+    steps_attr: IntegerAttr = prop_def(IntegerAttr.constr(type=eq(i64)), prop_name="steps")
+    dim_attr: IntegerAttr = prop_def(IntegerAttr.constr(type=eq(i64)), prop_name="dim")
+    reverse_attr: UnitAttr | None = opt_prop_def(UnitAttr, prop_name="reverse")
+    zeros_attr: DenseArrayBase[I64] = prop_def(DenseArrayBase.constr(i64), prop_name="zeros")
     sequences: VarOperand = var_operand_def(TensorType)
     starts: VarOperand = var_operand_def(TensorType)
     made: VarOpResult[TensorType] = var_result_def(TensorType)

@@ -66,6 +66,8 @@ class CountingWalk(Measured):
     """Through all passes of a plan."""
 
     links: Links | None
+    overwritten: list[Overwritten]
+    """Of each cluster what its storage has lost."""
 
     def __init__(self, network: AxisNetwork, plan: Node) -> None:
         super().__init__(network, plan)

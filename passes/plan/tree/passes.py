@@ -74,6 +74,9 @@ class Passes:
     cut: ClassCut
     extents: Extents
     counts: Ints
+    in_step: frozenset[Layer]
+    makes_steps: bool
+    """Whether the passes are over what layers carry from step to step."""
     is_late: NDArray[np.bool_]
     """Candidates in which a layer would make several steps of what it carries in one pass."""
 

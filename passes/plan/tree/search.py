@@ -112,6 +112,7 @@ class PlanSearch:
     may_end: bool
     known: KnownParts
     costs: NestCosts | None
+    cuts_apart: frozenset[int]
 
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None,
