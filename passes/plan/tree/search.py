@@ -354,16 +354,17 @@ def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wis
 def searches(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES
 ) -> Iterator[PlanSearch]:  # fmt: skip
-    """Of the network in the order of layers in which a narrow search moves the fewest bytes, and of those that make
-    layers again, each below what those before it have found.  Units that are given are of the first order; a layer is
-    made again by a unit that reads it, so not where units have nothing of each other."""
-    known = KnownParts()
+    """Of the network in each order of its layers, and of those that make layers again, each below what those before it
+    have found.  The order in which a narrow search moves the fewest bytes is first: work may end before the others.
+    Units that are given are of the file's order; a layer is made again by a unit that reads it, so not where units have
+    nothing of each other."""
+    known, orders = KnownParts(), [network]
     if wishes.cuts is None and len(orders := [network, *other_orders(network)]) > 1:
-        network = min(orders, key=lambda order: _narrowly(PlanSearch(order, capacity, NARROW, wanted, known)))
+        orders.sort(key=lambda order: _narrowly(PlanSearch(order, capacity, NARROW, wanted, known)))
         known.work = 0
-    networks = [(network, tuple[Copy, ...]())]
+    networks = [(order, tuple[Copy, ...]()) for order in orders]
     if wishes.cuts is None or wishes.cuts.is_crossed:
-        networks += alternatives(network, capacity / SMALL)
+        networks += alternatives(orders[0], capacity / SMALL)
     bound = np.full(LEVELS + 1, np.inf)
     for other, copies in networks:
         search = _dealt(other, capacity, wanted, clusters, known, wishes)

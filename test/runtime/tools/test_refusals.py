@@ -50,6 +50,8 @@ from frustum.dialects.target import Target, TargetError
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.fuse.policy import CUSTOM, PolicyError, parse_policy
+from frustum.passes.plan.tree.costs import NestCosts
+from frustum.passes.plan.tree.wishes import WishError, Wishes
 from frustum.passes.weights import NoSuchWeight, WeightStore
 from frustum.runtime import failures
 from frustum.runtime.diagnostics import Reported
@@ -410,6 +412,15 @@ def _small(files: SimpleNamespace) -> Target:
     return replace(edge, chip=replace(edge.chip, dram=replace(edge.chip.dram, capacity_bytes=1024)))
 
 
+def _no_energy(files: SimpleNamespace) -> None:
+    """The least energy of a machine whose bytes take none."""
+    edge = _small(files)
+    sram = replace(edge.cluster.sram, energy_pj_per_byte=0.0)
+    dram = replace(edge.chip.dram, energy_pj_per_byte=0.0)
+    NestCosts.of(Wishes("energy", replace(edge, chip=replace(
+        edge.chip, dram=dram, cluster=replace(edge.cluster, sram=sram)))))  # fmt: skip
+
+
 ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {
     failures.UsageError: (2, lambda files: frustum.compile(files.model, dtype="f8")),
     failures.Differs: (3, _differs),
@@ -426,6 +437,7 @@ ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {
     ModelError: (2, lambda files: frustum.compile(files.x)),
     Unsupported: (2, lambda files: frustum.compile(files.host, host="never")),
     PolicyError: (2, lambda files: parse_policy(CUSTOM)),
+    WishError: (2, _no_energy),
     NoSuchWeight: (2, lambda files: WeightStore()["w"]),
     ExecutableError: (2, lambda files: open_executable(Path(files.x))),
     PipelineError: (2, lambda files: frustum.compile(files.model, pipeline="frustum-alocate")),
