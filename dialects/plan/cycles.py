@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import PlanError, check_plan, with_copies
@@ -25,8 +24,8 @@ from frustum.dialects.plan.layer_cycles import (
     ClusterCycles,
     LayerCycles,
     MatrixProduct,
+    crossing_pj,
     products_of,
-    width_of,
 )
 from frustum.dialects.plan.occupancy import SLICE, Counted
 from frustum.dialects.plan.ranges import Held, is_empty
@@ -136,7 +135,7 @@ class _TimedWalk(CountingWalk):
         cycles = port_bytes(chip.dram, run, size / run) / chip.dram.port_bytes_per_cycle
         self.now.engines[DRAM] += cycles
         self.now.own_loads += cycles
-        self.counted.energy_pj += size * (chip.dram.energy_pj_per_byte + chip.cluster.sram.energy_pj_per_byte)
+        self.counted.energy_pj += size * crossing_pj(self.target)
 
     # ------------------------------------------------------------ layers
 
@@ -175,7 +174,8 @@ class _TimedWalk(CountingWalk):
         readers = self.network.readers.get(layer.result)
         if readers and all(self.stays_in_core(layer.result, reader, own) for reader in readers):
             stored[-1] = 0.0
-        self.counted.energy_pj += self.energy(layer, extents, sum(stored.values())) * len(side.clusters)
+        energy_pj = self.cluster.energy_pj(layer, math.prod(extents.values()), sum(stored.values()))
+        self.counted.energy_pj += energy_pj * len(side.clusters)
         key = layer.name, *extents.values(), *stored.values()
         if key not in self.known:
             self.known[key] = self.cluster.of(layer, self.products[layer.name], extents, stored)
@@ -185,14 +185,6 @@ class _TimedWalk(CountingWalk):
         """Whether the vector unit hands a tensor to itself: it does not go through SRAM."""
         maker = self.network.maker.get(tensor)
         return tensor in own and maker is not None and not maker.macs and not reader.macs
-
-    def energy(self, layer: Layer, extents: dict[Axis, int], size: float) -> float:
-        """Of a layer's part: multiply-accumulates, and bytes that cores take in and give."""
-        core, sram = self.target.cluster.core, self.target.cluster.sram
-        points = math.prod(extents.values())
-        width = width_of(layer.operands[0].pieces[0].tensor.element_bits)
-        moved = size * (sram.energy_pj_per_byte + 2 * core.nram.energy_pj_per_byte)
-        return points * layer.macs * core.matrix.energy_pj_per_mac.of(width) + moved
 
 
 def run_bytes(tensor: Tensor, box: Box) -> int:

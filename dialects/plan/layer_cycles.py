@@ -18,8 +18,17 @@ from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Combine, Layer, Operand
 from frustum.dialects.extents import Int, ceil_div
-from frustum.dialects.target import Cluster
-from frustum.dialects.target.durations import Convolution, Mode, larger, piece_writes, smaller, vector_cycles
+from frustum.dialects.target import Cluster, Target
+from frustum.dialects.target.durations import (
+    Convolution,
+    Mode,
+    byte_energy_pj,
+    larger,
+    mac_energy_pj,
+    piece_writes,
+    smaller,
+    vector_cycles,
+)
 
 Cycles: TypeAlias = Any
 """A number, or an array of candidates."""
@@ -129,7 +138,7 @@ class ClusterCycles:
         self, layer: Layer, products: tuple[MatrixProduct, ...], extents: PartExtents, stored: Mapping[int, Cycles]
     ) -> LayerCycles:  # fmt: skip
         """A part of a layer.  `stored`: bytes of each operand, and of the result (-1), that cross the SRAM port."""
-        element_bytes, copies = width_of(layer.operands[0].pieces[0].tensor.element_bits), sum(stored.values())
+        element_bytes, copies = width_of(layer), sum(stored.values())
         points = ceil_div(extent(layer.axes, extents), self.cluster.cores)
         work = max(layer.macs, layer.passes)
         vector: Cycles = vector_cycles(self.cluster.core.vector, work, points, element_bytes)
@@ -176,6 +185,19 @@ class ClusterCycles:
         return larger(larger(moved, for_all / cluster.bus.bytes_per_cycle), over_port)
 
 
-def width_of(bits: int) -> int:
-    """Bytes of an element for an engine."""
+    def energy_pj(self, layer: Layer, points: Any, size: Any) -> Any:
+        """Of a layer's part: multiply-accumulates, and bytes that cores take in and give."""
+        core = self.cluster.core
+        moved = byte_energy_pj(self.cluster.sram, size) + 2 * byte_energy_pj(core.nram, size)
+        return mac_energy_pj(core.matrix, points * layer.macs, width_of(layer)) + moved
+
+
+def crossing_pj(target: Target) -> float:
+    """Picojoules of a byte that crosses the DRAM port."""
+    return float(byte_energy_pj(target.chip.dram, 1) + byte_energy_pj(target.cluster.sram, 1))
+
+
+def width_of(layer: Layer) -> int:
+    """Bytes of an element for an engine: of the first operand."""
+    bits = layer.operands[0].pieces[0].tensor.element_bits
     return 1 if bits <= 8 else 2 if bits <= 16 else 4

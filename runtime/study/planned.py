@@ -186,13 +186,14 @@ def kept_curve(network: AxisNetwork, target: Target, wishes: Wishes | None = Non
 
 def per_byte(wishes: Wishes) -> float:
     """What a byte over the DRAM port takes of what there should be least of: searches count all else in such bytes."""
+    from frustum.dialects.plan.layer_cycles import crossing_pj
+
     if wishes.optimise == "bytes":
         return 1.0
     assert wishes.target is not None, "time and energy are those of a target"
-    dram, sram = wishes.target.chip.dram, wishes.target.cluster.sram
     if wishes.optimise == "energy":
-        return dram.energy_pj_per_byte + sram.energy_pj_per_byte
-    return 1.0 / dram.port_bytes_per_cycle
+        return crossing_pj(wishes.target)
+    return 1.0 / wishes.target.chip.dram.port_bytes_per_cycle
 
 
 def _searched_curve(network: AxisNetwork, target: Target, wishes: Wishes) -> tuple[list[int], list[int]]:

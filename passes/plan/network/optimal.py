@@ -16,6 +16,7 @@ from xdsl.ir import Operation
 
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
+from frustum.dialects.plan.layer_cycles import crossing_pj
 from frustum.dialects.target import Target
 from frustum.dialects.unit import Partition
 from frustum.passes.analysis.unit_layers import layers_of
@@ -74,7 +75,7 @@ class NetworkPlan:
     @cached_property
     def energy_pj(self) -> float:
         """Of bytes between memories and of products, modelled."""
-        return sum(unit.energy_pj for unit in self.units) + self.dram_bytes * byte_pj(self.target)
+        return sum(unit.energy_pj for unit in self.units) + self.dram_bytes * crossing_pj(self.target)
 
     def figures(self) -> dict[str, int]:
         """What a run is expected to take."""
@@ -135,11 +136,6 @@ def seams_of(order: LayerOrder, options: OptimalOptions) -> frozenset[int] | Non
     return None if len(order.nodes) <= model.SMALL else order.seams
 
 
-def byte_pj(target: Target) -> float:
-    """Of a byte that is in DRAM and in SRAM."""
-    return target.chip.dram.energy_pj_per_byte + target.cluster.sram.energy_pj_per_byte
-
-
 def chosen(searches: Sequence[CutSearch], fewest: NetworkPlan, optimise: Optimise) -> NetworkPlan:
     """Of the plans found with the fewest bytes, the fewest cycles and the least energy the one that is asked for."""
     fastest = within_budget(searches, fewest)
@@ -150,8 +146,8 @@ def chosen(searches: Sequence[CutSearch], fewest: NetworkPlan, optimise: Optimis
     plans = {"bytes": fewest, "time": fastest}
     found = [fewest, fastest]
     target = fewest.target
-    if optimise == "energy" and byte_pj(target) > 0:
-        anew = begun_anew(searches, lambda setting: replace(setting, byte_pj=byte_pj(target)))
+    if optimise == "energy" and crossing_pj(target) > 0:
+        anew = begun_anew(searches, lambda setting: replace(setting, byte_pj=crossing_pj(target)))
         found += [plan for plan in [best_of(anew)] if plan is not None]
     plans["energy"] = min(found, key=lambda plan: (plan.energy_pj, plan.cycles))
     figures = {name: plan.figures() for name, plan in plans.items()}

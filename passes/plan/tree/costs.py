@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.layer_cycles import ClusterCycles, MatrixProduct, products_of, width_of
+from frustum.dialects.plan.layer_cycles import ClusterCycles, MatrixProduct, crossing_pj, products_of
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Floats, Ints
 from frustum.passes.plan.tree.wishes import WishError, Wishes
@@ -63,17 +64,16 @@ class NestCosts:
             return None
         assert wishes.target is not None, "time and energy are those of a target"
         found = NestCosts(wishes.target, wishes.optimise == "energy")
-        if found.is_energy and not found.byte_pj:
+        if found.is_energy and not crossing_pj(found.target):
             raise WishError(
                 f"error: --optimise energy: bytes in DRAM and SRAM of {wishes.target.name} take no energy (set "
                 "chip.dram.energy_pj_per_byte or chip.cluster.sram.energy_pj_per_byte, or take bytes or time)"
             )
         return found
 
-    @property
-    def byte_pj(self) -> float:
-        """Picojoules of a byte that crosses the DRAM port."""
-        return self.target.chip.dram.energy_pj_per_byte + self.target.cluster.sram.energy_pj_per_byte
+    @cached_property
+    def cluster(self) -> ClusterCycles:
+        return ClusterCycles(self.target.cluster)
 
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],
@@ -87,14 +87,15 @@ class NestCosts:
             cut, runs = self.cut(layer, k, extents, parts)
             stored = self.stored(layer, tiles, inside)
             if self.is_energy:
-                total[0] += runs * self.energy(layer, cut, sum(stored.values(), np.zeros(shape)))
+                points = np.prod(np.array(list(cut.values()), np.float64), axis=0)
+                total[0] += runs * self.cluster.energy_pj(layer, points, sum(stored.values(), np.zeros(shape)))
                 continue
             if layer not in self.products:
                 self.products[layer] = tuple(products_of(layer))
-            found = ClusterCycles(self.target.cluster).of(layer, self.products[layer], cut, stored)
+            found = self.cluster.of(layer, self.products[layer], cut, stored)
             total += [runs * each for each in (found.matrix, found.vector, found.copies, found.alone)]
         if self.is_energy:
-            return total[0] / self.byte_pj
+            return total[0] / crossing_pj(self.target)
         busiest = total[:3].max(axis=0)
         passes = np.maximum.reduce([np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))])
         cycles = busiest + (total[3] - busiest) / np.maximum(passes, 1.0)
@@ -129,11 +130,3 @@ class NestCosts:
         if layer.macs or layer.result not in inside or not found:
             found[-1] = tiles[layer.result]
         return found
-
-    def energy(self, layer: Layer, cut: Mapping[Axis, Ints], size: Floats) -> Floats:
-        """Picojoules of a pass: multiply-accumulates, and bytes that cores take in and give."""
-        core, sram = self.target.cluster.core, self.target.cluster.sram
-        points = np.prod(np.array(list(cut.values()), np.float64), axis=0)
-        width = width_of(layer.operands[0].pieces[0].tensor.element_bits)
-        moved: Floats = size * (sram.energy_pj_per_byte + 2 * core.nram.energy_pj_per_byte)
-        return points * layer.macs * core.matrix.energy_pj_per_mac.of(width) + moved

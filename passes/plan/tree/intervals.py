@@ -318,8 +318,9 @@ def cuts_apart(reads: Reads) -> frozenset[int]:
     for k, (first, second) in enumerate(itertools.pairwise(layers), 1):
         made = [t for t in reads.touched[second] if t in reads.network.maker and t is not second.result]
         is_alone = reads.users[first.result] == (first, second) and not first.result.is_output
-        if is_alone and made == [first.result] and reads.storage_of(second) is first.result:
-            joined |= set() if first.combine or second.combine else {k}
+        is_in_place = is_alone and made == [first.result] and reads.storage_of(second) is first.result
+        if is_in_place and not first.combine and not second.combine:
+            joined.add(k)
     return frozenset(range(1, len(layers) + 1)) - joined
 
 

@@ -9,7 +9,6 @@ forest: units one after the other; the state at a cut is the set of tensors that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,7 +31,7 @@ from frustum.passes.plan.tree.orders import other_orders
 from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
-from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval, SearchLimits, shifted
+from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval, SearchLimits, levels_of, shifted
 from frustum.passes.plan.tree.wishes import NO_WISHES, Stretches, Wishes
 
 SMALL = 8
@@ -73,7 +72,7 @@ class LoopWay:
     def with_weights(self, curve: Floats, capacity: int) -> Floats:
         """The curve with some of the weights that every pass would load in SRAM for all passes."""
         best = curve
-        for k in range(1, min(LEVELS, math.ceil(self.weights * LEVELS / capacity - 1e-9)) + 1):
+        for k in range(1, min(LEVELS, levels_of(self.weights, capacity)) + 1):
             saved = (self.count - 1) * min(k * capacity / LEVELS, self.weights)
             best = np.minimum(best, shifted(curve, k) - saved)
         return best
@@ -188,7 +187,7 @@ class PlanSearch:
     # ------------------------------------------------------------ small things
 
     def levels(self, size: float) -> int:
-        return math.ceil(size * LEVELS / self.capacity - 1e-9)
+        return levels_of(size, self.capacity)
 
     def interval(self, first: int, stop: int) -> LayerInterval:
         """Layers [first, stop)."""

@@ -6,6 +6,7 @@ A curve says for each of `LEVELS` shares of SRAM the fewest DRAM bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -134,6 +135,11 @@ class UnitPrices(Protocol):
     ) -> Floats:  # fmt: skip
         """The curve of an interval as one unit."""
         ...
+
+
+def levels_of(size: float, capacity: int) -> int:
+    """Shares of SRAM that so many bytes take."""
+    return math.ceil(size * LEVELS / capacity - 1e-9)
 
 
 def shifted(curve: Floats, levels: int) -> Floats:

@@ -11,7 +11,7 @@ from frustum.backend import targets
 from frustum.dialects import graph as g
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.cycles import timed
-from frustum.dialects.plan.layer_cycles import ClusterCycles, products_of
+from frustum.dialects.plan.layer_cycles import ClusterCycles, crossing_pj, products_of
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.tree import Compute, nodes_in
 from frustum.passes.plan.tree.best import nest_ways
@@ -66,7 +66,7 @@ def test_energy_of_a_machine_whose_bytes_take_none():
     dram, sram = (replace(each, energy_pj_per_byte=0.0) for each in (EDGE.chip.dram, EDGE.cluster.sram))
     half = replace(EDGE, chip=replace(EDGE.chip, dram=dram))
     none = replace(half, chip=replace(half.chip, cluster=replace(EDGE.cluster, sram=sram)))
-    assert NestCosts(half, is_energy=True).byte_pj == EDGE.cluster.sram.energy_pj_per_byte
+    assert crossing_pj(half) == EDGE.cluster.sram.energy_pj_per_byte
     assert NestCosts.of(Wishes("energy", half)) is not None and NestCosts.of(Wishes("time", none)) is not None
     with pytest.raises(WishError, match=r"edge take no energy \(set chip.dram.energy_pj_per_byte or "):
         NestCosts.of(Wishes("energy", none))
