@@ -1,0 +1,104 @@
+# Tests: test/passes/lower/tree/test_copies.py
+"""Instructions as they are written: open loops, the stage and the names that what is added belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from xdsl.dialects.builtin import IntegerAttr, i64
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from frustum.dialects import isa
+from frustum.dialects.extents import aligned
+from frustum.dialects.isa.program import MAX_LOOPS, ZERO, Affine, Instruction, Memory, Span
+from frustum.dialects.target import Target
+from frustum.passes.lower.tree.spans import NotLowered, extremes
+
+
+class Code:
+    """A program while it is written.
+
+    `counts`: passes of the loops that are open, outermost first; `layer` and `unit` are what added instructions belong
+    to in reports, `stage` is theirs in the innermost loop.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.counts: list[int] = []
+        self.block = Block()
+        self.stage: int = 0
+        self.layer: int = 0
+        self.unit: int = 0
+
+    @property
+    def cores(self) -> int:
+        return self.target.cluster.cores
+
+    @property
+    def depth(self) -> int:
+        """How many loops are open."""
+        return len(self.counts)
+
+    def add(self, op: Operation) -> Operation:
+        self.block.add_op(op)
+        return op
+
+    def emit(self, instruction: Instruction, *buffers: SSAValue | None) -> Operation:
+        """Adds an instruction on these buffers."""
+        tags = {"layer": self.layer, "unit": self.unit, "stage": self.stage}
+        return self.add(isa.emit(instruction, *buffers, **tags))
+
+    def allocate(self, memory: Memory, size_bytes: int, copies: int = 1, *, rolls: bool = False) -> SSAValue:
+        """A buffer of the innermost loop; `rolls`: its bytes stay from pass to pass."""
+        size = aligned(max(1, size_bytes))
+        made = isa.AllocOp(memory, size, rolling=1) if rolls else isa.AllocOp(memory, size, copies)
+        self.add(made)
+        return made.buffer
+
+    @contextmanager
+    def repeat(self, count: int) -> Iterator[Affine]:
+        """A loop around what is added meanwhile, and its index; none where there is one pass."""
+        if count == 1:
+            yield ZERO
+            return
+        if len(self.counts) == MAX_LOOPS:
+            raise NotLowered(f"more than {MAX_LOOPS} loops around each other")
+        outer, stage = self.block, self.stage
+        self.block, self.stage = Block(), 0
+        self.counts.append(count)
+        yield Affine.index(len(self.counts) - 1)
+        self.counts.pop()
+        body, self.block, self.stage = self.block, outer, stage
+        self.add(isa.RepeatOp(count, Region(body), stage=stage))
+
+    @contextmanager
+    def at_stage(self, stage: int) -> Iterator[None]:
+        """What is added meanwhile has this stage."""
+        before, self.stage = self.stage, stage
+        yield
+        self.stage = before
+
+    # ------------------------------------------------------------ questions about loops
+
+    def extremes(self, value: Affine) -> tuple[int, int]:
+        """The least and greatest value in the loops that are open."""
+        return extremes(value, self.counts, self.cores)
+
+    def is_inside(self, span: Span) -> bool:
+        """Whether no pass clips the span."""
+        low, high = self.extremes(span.start)
+        return low >= 0 and high + span.extent <= span.bound and (span.limit is None or self._is_beyond(span))
+
+    def _is_beyond(self, span: Span) -> bool:
+        assert span.limit is not None
+        return self.extremes(span.limit - span.start)[0] >= span.extent
+
+    def plain(self, span: Span) -> Span:
+        """The span without a limit that cuts nothing."""
+        return Span(span.start, span.extent, span.bound) if span.limit is not None and self._is_beyond(span) else span
+
+
+def set_stage(op: Operation, stage: int) -> None:
+    """The stage of an instruction or a loop."""
+    op.properties["stage"] = IntegerAttr(stage, i64)

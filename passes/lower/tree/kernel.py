@@ -1,0 +1,147 @@
+# Tests: test/passes/lower/tree/test_lower_plan.py
+"""What cores do with a piece of a layer: which operands they hold, how these lie, and the instructions.
+
+A kernel is made for a layer once; it says how its axes become the dimensions of instructions.  `nest.py` writes loops
+and copies around it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
+from frustum.dialects.graph import ActAttr
+from frustum.dialects.isa.program import ZERO, Act, Affine, Element, Memory, Span, View
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.fetch import Fetched
+from frustum.passes.lower.tree.spans import NotLowered, span_of
+
+
+@dataclass(frozen=True)
+class Want:
+    """An operand, by number, in a core's memory: coordinates of its dimensions, outermost first."""
+
+    operand: int
+    memory: Memory
+    dims: tuple[Position, ...]
+
+    @cached_property
+    def axes(self) -> frozenset[Axis]:
+        """Axes of the layer that move it."""
+        return frozenset(axis for each in self.dims for axis, _ in each.refined().terms)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A piece on its buffers: positions of all axes, operands by number, the result, and sums so far.
+
+    `level`: of the loop over whose passes sums go on, from `acc`; `is_continued`: they begin with what is there.
+    """
+
+    spans: Mapping[Axis, Span]
+    operands: Mapping[int, Fetched]
+    out: Fetched
+    acc: Fetched | None = None
+    level: int | None = None
+    is_continued: bool = False
+    is_last: bool = True
+
+    def span(self, axis: Axis) -> Span:
+        return span_of(self.spans, axis)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A further buffer of a piece: of these axes, in this type."""
+
+    axes: tuple[Axis, ...]
+    element: Element
+
+
+@dataclass(frozen=True)
+class Kernel(ABC):
+    """How cores make a layer.
+
+    `whole`: axes of which a piece has all positions; `out`: the axes of the result as a piece of it lies in a core;
+    `order`: of loops over pieces, outermost first; `is_nothing`: it leaves all work to its reader.
+    """
+
+    layer: Layer
+    wants: tuple[Want, ...]
+    out: tuple[Axis, ...]
+    whole: frozenset[Axis] = frozenset()
+    is_nothing: bool = False
+
+    @abstractmethod
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
+
+    @abstractmethod
+    def groups(self) -> Sequence[tuple[Axis, ...]]:
+        """Axes that share a dimension of an instruction, outermost first."""
+
+    @property
+    def act(self) -> Act | None:
+        return act_of(self.layer.source)
+
+
+def act_of(op: object) -> Act | None:
+    """The activation on an operation's way out."""
+    act = getattr(op, "act", None)
+    return Act(str(act.kind), float(act.alpha), float(act.beta)) if isinstance(act, ActAttr) else _plain_act(act)
+
+
+def _plain_act(act: object) -> Act | None:
+    if act is None:
+        return None
+    return Act(str(act.kind), float(act.alpha), float(act.beta))  # type: ignore[attr-defined]
+
+
+def coordinate(axis: Axis) -> Position:
+    return Position.of(axis)
+
+
+def joined_span(code: Code, axes: Sequence[Axis], work: Work) -> Span:
+    """Axes whose positions lie one behind the other in buffers, as one dimension.  NotLowered where two are clipped."""
+    found: Span | None = None
+    for axis in reversed(axes):
+        span = code.plain(work.span(axis))
+        if span.extent == 1 and code.is_inside(span):
+            continue
+        if found is None:
+            found = span
+        elif code.is_inside(found):
+            limit = None if span.limit is None else span.limit * found.extent
+            extent = found.extent
+            found = Span(span.start * extent, span.extent * extent, span.bound * extent, limit)
+        else:
+            raise NotLowered(f"axes {', '.join(a.name for a in axes)} in one dimension, of which two are clipped")
+    return found or Span(ZERO, 1, 1)
+
+
+def stride_of(held: Fetched, axes: Sequence[Axis], code: Code, work: Work) -> int:
+    """Bytes from one position to the next of axes that are one dimension; 0 where the buffer has none of them."""
+    steps = {axis: dim.stride for dim in held.dims for axis, factor in dim.coordinate.refined().terms if factor == 1}
+    live = [axis for axis in axes if not (work.span(axis).extent == 1 and code.is_inside(work.span(axis)))]
+    strides = [steps.get(axis, 0) for axis in live]
+    extents = [work.span(axis).extent for axis in live]
+    for outer, inner, extent in zip(strides, strides[1:], extents[1:], strict=False):
+        if outer != inner * extent:
+            raise NotLowered(f"axes {', '.join(a.name for a in live)} do not lie one behind the other in a core")
+    return strides[-1] if strides else 0
+
+
+def view_of(code: Code, work: Work, held: Fetched, dims: Sequence[Sequence[Axis]]) -> View:
+    """A buffer with these axes as the four dimensions; of dimensions it has not the stride is 0."""
+    return View(held.element, ZERO, tuple(stride_of(held, axes, code, work) for axes in dims))
+
+
+def padded(groups: Iterable[Sequence[Axis]]) -> list[tuple[Axis, ...]]:
+    """Four dimensions, those that are missing in front."""
+    found = [tuple(each) for each in groups]
+    return [()] * (4 - len(found)) + found

@@ -1,0 +1,144 @@
+# Tests: test/passes/lower/tree/test_lower_plan.py
+"""The kernels with which cores can make a layer, by its operation and role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from xdsl.ir import Operation
+
+from frustum.dialects import graph as g
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
+from frustum.passes.lower.tree.kernel import Kernel, Want, coordinate
+from frustum.passes.lower.tree.products import product_kernels, windows_of
+from frustum.passes.lower.tree.spans import NotLowered
+from frustum.passes.lower.tree.vectors import (
+    BinaryKernel,
+    NormaliseKernel,
+    NothingKernel,
+    PoolKernel,
+    ReduceKernel,
+    ResizeKernel,
+    SoftmaxKernel,
+    UnaryKernel,
+    axes_of,
+    plain_want,
+)
+
+Makes = Callable[[Layer], Iterator[Kernel]]
+
+
+def kernels_of(layer: Layer) -> list[Kernel]:
+    """The ways in which cores make a layer.  NotLowered where there is none."""
+    found = None
+    if not any(operand.is_all for operand in layer.operands):
+        found = KERNELS.get((type(layer.source), layer.role))  # type: ignore[arg-type]
+    kernels = [] if found is None else list(found(layer))
+    if not kernels:
+        what = getattr(layer.source, "name", "no operation")
+        raise NotLowered(f"{layer.name}: no kernel makes '{layer.role}' of {what}")
+    return kernels
+
+
+def _summed(layer: Layer) -> frozenset[Axis]:
+    return frozenset(layer.combine) - frozenset(layer.result.axes)
+
+
+def _elements(layer: Layer, count: int | None = None) -> tuple[Want, ...]:
+    return tuple(plain_want(layer, k, layer.axes) for k in range(len(layer.operands) if count is None else count))
+
+
+def _unary(layer: Layer) -> Iterator[Kernel]:
+    yield UnaryKernel(layer, _elements(layer), layer.result.axes)
+
+
+def _binary(layer: Layer) -> Iterator[Kernel]:
+    yield BinaryKernel(layer, _elements(layer), layer.result.axes)
+
+
+def _nothing(layer: Layer) -> Iterator[Kernel]:
+    yield NothingKernel(layer, (), layer.result.axes)
+
+
+def _powers(layer: Layer) -> Iterator[Kernel]:
+    """Of attention: all keys at a time."""
+    yield SoftmaxKernel(layer, _elements(layer), layer.result.axes, frozenset(layer.combine))
+
+
+def _softmax(layer: Layer) -> Iterator[Kernel]:
+    """Of what the statistics are of all is read again."""
+    known = axes_of(layer.operands[1])
+    yield SoftmaxKernel(layer, _elements(layer, 1), layer.result.axes, frozenset(layer.result.axes) - known)
+
+
+def _normalise(layer: Layer) -> Iterator[Kernel]:
+    known = axes_of(layer.operands[1])
+    wants = tuple(plain_want(layer, k, layer.axes) for k in range(len(layer.operands)) if k != 1)
+    yield NormaliseKernel(layer, wants, layer.result.axes, frozenset(layer.result.axes) - known)
+
+
+def _reduce(layer: Layer) -> Iterator[Kernel]:
+    yield ReduceKernel(layer, _elements(layer), layer.result.axes, _summed(layer))
+
+
+def _pool(layer: Layer) -> Iterator[Kernel]:
+    windows = [(w.made, w.position) for w in windows_of(layer, 0)]
+    taps = _summed(layer)
+    made = dict(windows)
+    moved = {axis for own in made for axis in own}
+    dims = list[Position]()
+    for axis in layer.result.axes:
+        own = next((each for each in made if axis in each), None)
+        if own is None:
+            dims.append(coordinate(axis))
+        elif axis is own[0]:
+            dims.append(replace(made[own], offset=0))
+    kernel = PoolKernel(layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, taps, windows=tuple(windows))
+    assert moved <= set(layer.result.axes)
+    yield kernel
+
+
+def _resize(layer: Layer) -> Iterator[Kernel]:
+    (operand,) = layer.operands
+    if len(operand.pieces) > 1:
+        raise NotLowered(f"{layer.name}: several tensors are resized together")
+    images, channels, rows, columns = layer.result.dims
+    read: list[Position | None] = [None, None]
+    dims = [coordinate(axis) for axis in (*images, *channels)]
+    positions = [position for _, position in operand.pieces[0].by_leaf if position is not None]
+    for number, made in enumerate((rows, columns)):
+        own = [p for p in positions if {axis for axis, _ in p.refined().terms} & set(made)]
+        plain = [p for p in own if p.divisor == 1 and len(p.terms) == 1 and not p.bend and p.terms[0][1] == 1 and not p.offset]
+        if own and len(own) == len(plain):
+            dims += [coordinate(axis) for axis in made]
+        elif len(own) == 1:
+            read[number] = replace(own[0].refined(), bend="", extent=0)
+            dims.append(read[number] or own[0])
+        else:
+            raise NotLowered(f"{layer.name}: resized positions that are several axes")
+    yield ResizeKernel(
+        layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer),
+        four=(images, channels, rows, columns), read=tuple(read),
+    )  # fmt: skip
+
+
+KERNELS: dict[tuple[type[Operation], str], Makes] = {
+    (g.ConvOp, ""): product_kernels,
+    (g.MatmulOp, ""): product_kernels,
+    (g.AttentionOp, "scores"): product_kernels,
+    (g.AttentionOp, "softmax"): _powers,
+    (g.AttentionOp, "context"): product_kernels,
+    (g.SoftmaxOp, "sums"): _nothing,
+    (g.SoftmaxOp, ""): _softmax,
+    (g.NormaliseOp, "sums"): _nothing,
+    (g.NormaliseOp, ""): _normalise,
+    (g.PoolOp, ""): _pool,
+    (g.ReduceOp, ""): _reduce,
+    (g.ResizeOp, ""): _resize,
+    (g.UnaryOp, ""): _unary,
+    (g.BinaryOp, ""): _binary,
+}
+"""Operation and role of a layer -> its kernels."""

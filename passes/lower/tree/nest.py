@@ -1,0 +1,241 @@
+# Tests: test/passes/lower/tree/test_lower_plan.py
+"""A part of a layer as the cores of a cluster make it: loops over pieces, copies in, instructions, copies out.
+
+In a loop what comes into the cores is one pass ahead of what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from xdsl.ir import SSAValue
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.extents import ceil_div
+from frustum.dialects.isa.program import ACCUMULATORS, ZERO, Affine, CopyEngine, Element, Memory, Span
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.copies import CopyDim, Side, copy, size_of
+from frustum.passes.lower.tree.fetch import Fetched, FetchDim, Gate, PlacesOf, fetch
+from frustum.passes.lower.tree.kernel import Kernel, Want, Work, coordinate
+from frustum.passes.lower.tree.places import Place
+from frustum.passes.lower.tree.spans import NotLowered, end, span_of, through
+from frustum.dialects.axes.access import Affine as Position
+
+FAR = 1 << 30
+"""More positions than any axis has."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How a part of a layer is cut: positions of a piece along axes (all, if not named), the axis along which cores
+    share it, and loops over pieces, outermost first."""
+
+    extents: Mapping[Axis, int]
+    dealt: Axis | None
+    order: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums that go on over passes of loops around the part, by the levels of these; where they wait, if elsewhere than
+    the result."""
+
+    levels: tuple[int, ...] = ()
+
+
+@dataclass
+class LayerPart:
+    """A part of a layer, with where its operands lie and its result goes; `elements` are the types of tensors."""
+
+    kernel: Kernel
+    spans: Mapping[Axis, Span]
+    pieces: Pieces
+    places: PlacesOf
+    targets: Sequence[Place]
+    elements: Mapping[Tensor, Element]
+    gates: tuple[Gate, ...] = ()
+    sums: Sums = field(default_factory=Sums)
+
+    def write(self, code: Code) -> None:
+        """Adds the part."""
+        if not self.kernel.is_nothing:
+            _Writer(code, self).body(0)
+
+
+@dataclass(frozen=True)
+class _Loop:
+    axis: Axis
+    count: int
+    step: int
+
+
+class _Writer:
+    """Writes one part; `now`: spans of pieces as far as loops are open, `held`: what cores have of operands."""
+
+    def __init__(self, code: Code, part: LayerPart) -> None:
+        self.code, self.part, self.kernel = code, part, part.kernel
+        self.layer = part.kernel.layer
+        self.cores: int = code.cores
+        self.summed = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
+        self.loops: list[_Loop] = [loop for axis in part.pieces.order if (loop := self.loop(axis)).count > 1]
+        self.now: dict[Axis, Span] = {axis: self.first(axis) for axis in self.layer.axes}
+        self.held: dict[int, Fetched] = {}
+        self.depths: dict[int, int] = {want.operand: self.depth_of(want) for want in self.kernel.wants}
+        self.out_depth: int = max((k + 1 for k, own in enumerate(self.loops) if own.axis not in self.summed), default=0)
+        self.level: int | None = None
+        if any(loop.axis in self.summed for loop in self.loops[: self.out_depth]):
+            raise NotLowered(f"{self.layer.name}: a loop over sums around one over results")
+
+    def loop(self, axis: Axis) -> _Loop:
+        own, extent = span_of(self.part.spans, axis), self.part.pieces.extents.get(axis)
+        if extent is None:
+            return _Loop(axis, 1, own.extent)
+        dealt = self.cores if self.part.pieces.dealt is axis else 1
+        return _Loop(axis, ceil_div(own.extent, extent * dealt), extent * dealt)
+
+    def first(self, axis: Axis) -> Span:
+        """The piece in the first pass of its loop."""
+        own, extent = span_of(self.part.spans, axis), self.part.pieces.extents.get(axis)
+        if extent is None:
+            return own
+        loop, start = self.loop(axis), own.start
+        if self.part.pieces.dealt is axis:
+            start += Affine(core=extent)
+        limit = own.limit
+        if loop.count * loop.step > own.extent and self.code.extremes(end(own))[0] < own.bound:
+            if limit is not None and not self.code.plain(own).limit is None:
+                raise NotLowered(f"{self.layer.name}: pieces of {axis.name} with two ends")
+            limit = end(own)
+        return Span(start, extent, own.bound, limit)
+
+    def depth_of(self, want: Want) -> int:
+        """Inside how many loops an operand comes; one that nothing moves comes before all."""
+        return max((k + 1 for k, loop in enumerate(self.loops) if loop.axis in want.axes), default=0)
+
+    # ------------------------------------------------------------ loops
+
+    def body(self, depth: int) -> None:
+        """The body inside so many loops."""
+        code = self.code
+        arriving = [want for want in self.kernel.wants if self.depths[want.operand] == depth]
+        stage = code.stage
+        later = stage + (1 if arriving and depth else 0)
+        for want in arriving:
+            self.arrive(want, depth)
+        with code.at_stage(later):
+            if depth == self.out_depth:
+                self.allocate(depth)
+            if depth < len(self.loops):
+                self.inner(depth)
+            else:
+                self.kernel.write(code, self.work())
+            if depth == self.out_depth:
+                self.leave()
+
+    def inner(self, depth: int) -> None:
+        loop = self.loops[depth]
+        before = self.now[loop.axis]
+        with self.code.repeat(loop.count) as index:
+            if loop.axis in self.summed:
+                if self.level is not None:
+                    raise NotLowered(f"{self.layer.name}: sums in two loops over pieces")
+                self.level = self.code.depth - 1
+            self.now[loop.axis] = Span(before.start + index * loop.step, before.extent, before.bound, before.limit)
+            self.body(depth + 1)
+        self.now[loop.axis] = before
+
+    # ------------------------------------------------------------ operands
+
+    def arrive(self, want: Want, depth: int) -> None:
+        operand = self.layer.operands[want.operand]
+        element = self.part.elements[operand.pieces[0].tensor]
+        dims, size = self.dims_of(want.dims, element)
+        buffer = self.code.allocate(want.memory, size, 2 if depth else 1)
+        gates = self.part.gates if any(len(dim.coordinate.terms) > 1 for dim in dims) else ()
+        into = Fetched(buffer, element, dims, gates)
+        self.held[want.operand] = into
+        fetch(self.code, self.engine(want), operand, into, self.part.places)
+
+    def dims_of(self, coordinates: Sequence[Position], element: Element) -> tuple[tuple[FetchDim, ...], int]:
+        """Dimensions of a buffer without gaps, and its bytes."""
+        found, size = list[FetchDim](), size_of(element)
+        for each in reversed(coordinates):
+            span = through(each, FAR, self.now)
+            found.append(FetchDim(each, span, size))
+            size *= span.extent
+        return tuple(reversed(found)), size
+
+    def engine(self, want: Want) -> CopyEngine:
+        """One broadcast where all cores want the same."""
+        dealt = self.part.pieces.dealt
+        is_shared = self.cores > 1 and (dealt is None or dealt not in want.axes)
+        return "bus" if is_shared else "mvdma"
+
+    # ------------------------------------------------------------ results
+
+    def allocate(self, depth: int) -> None:
+        """Buffers of the result's piece, and of sums where they are wider."""
+        element = self.part.elements[self.layer.result]
+        self.out = self.buffer(element, 2 if depth else 1)
+        self.acc: Fetched | None = None
+        is_summed = any(loop.axis in self.summed for loop in self.loops)
+        if is_summed:
+            wide: Element = ACCUMULATORS.get(element, "f32") if self.layer.macs else "f32"
+            self.acc = self.buffer(wide, 1)
+        if self.part.sums.levels:
+            self.go_on()
+
+    def buffer(self, element: Element, copies: int) -> Fetched:
+        dims, size = self.dims_of([coordinate(axis) for axis in self.kernel.out], element)
+        return Fetched(self.code.allocate("nram", size, copies), element, dims)
+
+    def go_on(self) -> None:
+        """Sums that earlier passes have begun, from where they wait; in the first pass there are none."""
+        (level,) = self.part.sums.levels[:1]
+        if len(self.part.sums.levels) > 1 or any(loop.axis in self.summed for loop in self.loops):
+            raise NotLowered(f"{self.layer.name}: sums over several loops around each other")
+        self.acc, self.level = self.out, level
+        gate = Gate(level, 1)
+        for place in self.part.targets:
+            self.move(place, "in", (gate,))
+
+    def leave(self) -> None:
+        if self.acc is not None and self.acc is not self.out and not self.layer.macs:
+            self.narrow()
+        for place in self.part.targets:
+            self.move(place, "out", ())
+
+    def narrow(self) -> None:
+        raise NotLowered(f"{self.layer.name}: a reduction in pieces")
+
+    def move(self, place: Place, way: str, gates: Sequence[Gate]) -> None:
+        """The piece of the result to where it lies, or from there."""
+        from frustum.passes.lower.tree.fetch import clipped, gated
+
+        held, dims = self.out, list[CopyDim]()
+        steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
+        for axis in self.layer.result.axes:
+            span = self.now[axis]
+            has, low = place.has.get(axis), ZERO
+            side = place.side(axis, span.start)
+            if has is not None:
+                span, low = clipped(self.code, span, (has.start, has.start + has.extent))
+                side = Side(side.stride, low, side.ring) if side.ring else side
+            own = Side(steps[axis])
+            dims.append(CopyDim(span, own, side) if way == "out" else CopyDim(span, side, own))
+        at = Side(0, Affine(place.offset))
+        dims.append(CopyDim(Span(ZERO, 1, 1), *((Side(0), at) if way == "out" else (at, Side(0)))))
+        dims = gated(dims, gates)
+        ends: tuple[SSAValue, SSAValue] = (held.buffer, place.buffer)
+        copy(self.code, "mvdma", ends if way == "out" else ends[::-1], held.element, dims)
+
+    # ------------------------------------------------------------ instructions
+
+    def work(self) -> Work:
+        return Work(dict(self.now), dict(self.held), self.out, self.acc, self.level)
+
+
+def memory_of(want: Want) -> Memory:
+    return want.memory

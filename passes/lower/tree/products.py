@@ -1,0 +1,262 @@
+# Tests: test/passes/lower/tree/test_lower_plan.py
+"""Kernels of products: convolutions, matrix products, the products of attention; depthwise on the vector unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from frustum.dialects import graph as g
+from frustum.dialects import isa
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
+from frustum.dialects.isa.program import ZERO, Act, Box, Span, View
+from frustum.dialects.plan.layer_cycles import MatrixProduct, products_of
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.fetch import Fetched
+from frustum.passes.lower.tree.kernel import (
+    Kernel,
+    Want,
+    Work,
+    coordinate,
+    joined_span,
+    stride_of,
+    view_of,
+)
+from frustum.passes.lower.tree.spans import NotLowered
+from frustum.passes.lower.tree.vectors import window_of
+
+EXTRA = ("bias", "w_zero", "multiplier", "residual")
+"""Operands of a product behind its factors, in their order."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A dimension of windows: axes of the result, the tap, and where both are in the operand."""
+
+    made: tuple[Axis, ...]
+    tap: Axis
+    position: Position
+
+    @property
+    def coordinate(self) -> Position:
+        return replace(self.position, offset=0)
+
+    @property
+    def stride(self) -> int:
+        terms = dict(self.position.terms)
+        return abs(terms[self.made[-1]]) if self.made else 1
+
+    @property
+    def dilation(self) -> int:
+        return abs(dict(self.position.terms)[self.tap])
+
+
+def windows_of(layer: Layer, operand: int) -> Iterator[Window]:
+    """The windows of an operand, in the order of the result's axes."""
+    found = dict[Axis, Window]()
+    for piece in layer.operands[operand].pieces:
+        positions = [guard.position for guard in piece.guards]
+        positions += [position for _, position in piece.by_leaf if position is not None]
+        for position in positions:
+            own = position.refined()
+            taps = [axis for axis, _ in own.terms if axis.is_tap]
+            if not taps:
+                continue
+            if len(taps) > 1 or not own.is_linear:
+                raise NotLowered(f"{layer.name}: windows that are no plain ones")
+            moved = {axis for axis, _ in own.terms} - {taps[0]}
+            made = tuple(axis for axis in layer.result.axes if axis in moved)
+            if len(made) < len(moved):
+                raise NotLowered(f"{layer.name}: windows along what is summed")
+            known = found.get(taps[0])
+            if known is not None and known.position.terms != own.terms:
+                raise NotLowered(f"{layer.name}: several tensors are read by windows of several kinds")
+            found.setdefault(taps[0], Window(made, taps[0], own))
+    order = {axis: k for k, axis in enumerate(layer.result.axes)}
+    yield from sorted(found.values(), key=lambda each: min((order[axis] for axis in each.made), default=-1))
+
+
+@dataclass(frozen=True)
+class ProductKernel(Kernel):
+    """A product on the matrix unit; `extra`: operands behind the factors, by name; `scale` of what is summed."""
+
+    product: MatrixProduct | None = None
+    extra: Mapping[str, int] | None = None
+    rows: tuple[Axis, ...] = ()
+    columns: tuple[Axis, ...] = ()
+    images: tuple[Axis, ...] = ()
+    windows: tuple[Window | None, ...] = (None, None)
+    """Along rows, and along columns."""
+    scale: float = 1.0
+    on_vector: bool = False
+
+    @property
+    def factors(self) -> MatrixProduct:
+        assert self.product is not None
+        return self.product
+
+    def groups(self) -> Sequence[tuple[Axis, ...]]:
+        """Images, groups with channels, rows and columns."""
+        return [self.images, (*self.factors.groups, *self.factors.channels), self.rows, self.columns]
+
+    @cached_property
+    def act(self) -> Act | None:  # type: ignore[override]
+        return Act("affine", self.scale) if self.scale != 1.0 else super().act
+
+    def write(self, code: Code, work: Work) -> None:
+        own = self.factors
+        lines, weights = work.operands[own.lines], work.operands[own.weights]
+        dims = self.groups()
+        spans = [joined_span(code, axes, work) for axes in dims]
+        out = view_of(code, work, work.out, dims)
+        sums = joined_span(code, own.sums, work)
+        of_sums = stride_of(lines, own.sums, code, work)
+        of_groups = stride_of(lines, own.groups, code, work) if own.groups else 0
+        count = joined_span(code, own.groups, work).extent
+        if count > 1 and not self.on_vector and of_groups != of_sums * sums.extent:
+            raise NotLowered(f"{self.layer.name}: groups that do not lie one behind the other")
+        steps = [stride_of(lines, self.images, code, work), of_sums if sums.extent > 1 else of_groups]
+        read, seen = [], []
+        for axes, window in zip((self.rows, self.columns), self.windows, strict=True):
+            if window is None:
+                read.append(joined_span(code, axes, work))
+                seen.append(stride_of(lines, axes, code, work))
+            else:
+                span, stride = window_of(self.layer, window.position, lines)
+                read.append(span)
+                seen.append(stride)
+        first = own.groups or own.channels
+        taps = [self.tap_stride(weights, window) for window in self.windows]
+        view = View(weights.element, ZERO, (
+            stride_of(weights, (*own.groups, *own.channels), code, work) if first else 0,
+            stride_of(weights, own.sums, code, work), *taps,
+        ))  # fmt: skip
+        last = work.is_last
+        held = {name: work.operands[k] for name, k in (self.extra or {}).items() if k in work.operands}
+        vectors = {
+            f"{name}_view": View(each.element, ZERO, (0, stride_of(each, dims[1], code, work), 0, 0))
+            for name, each in held.items() if name != "residual"
+        }  # fmt: skip
+        numbers: dict[str, Any] = {
+            "in_view": View(lines.element, ZERO, (*steps, *seen)), "weight_view": view, "out_view": out,
+            "box": Box.of(*spans), "rows": read[0], "cols": read[1],
+            "kernel": tuple(1 if w is None else w.tap.extent for w in self.windows),
+            "strides": tuple(1 if w is None else w.stride for w in self.windows),
+            "dilations": tuple(1 if w is None else w.dilation for w in self.windows),
+            "act": self.act if last else None, **vectors,
+        }  # fmt: skip
+        residual = held.get("residual")
+        if residual is not None:
+            numbers["residual_view"] = view_of(code, work, residual, dims)
+        ends = [held[name].buffer if name in held else None for name in EXTRA]
+        if self.on_vector:
+            code.emit(isa.Depthwise(**numbers), lines.buffer, weights.buffer, ends[0], work.out.buffer, *ends[1:])
+            return
+        acc = work.acc
+        made = isa.Conv(
+            **numbers, acc_view=None if acc is None else view_of(code, work, acc, dims),
+            channels=sums, groups=count, accumulate=work.level, continues=work.is_continued,
+        )  # fmt: skip
+        kept = None if acc is None else acc.buffer
+        code.emit(made, lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
+
+    def tap_stride(self, weights: Fetched, window: Window | None) -> int:
+        if window is None:
+            return 0
+        return next((dim.stride for dim in weights.dims if dict(dim.coordinate.terms) == {window.tap: 1}), 0)
+
+
+def product_kernels(layer: Layer) -> Iterator[ProductKernel]:
+    """The ways in which cores can make a product: either factor in the lines; channel by channel on the vector unit."""
+    op, extra = layer.source, dict[str, int]()
+    if isinstance(op, g.ConvOp | g.MatmulOp):
+        names = [name for name in EXTRA if getattr(op, name) is not None]
+        extra = {name: 2 + k for k, name in enumerate(names)}
+    for product in products_of(layer):
+        kernel = _kernel(layer, product, extra)
+        if kernel is None:
+            continue
+        yield kernel
+        if product.is_by_channel and len(product.taps) > 0:
+            yield replace(kernel, on_vector=True)
+
+
+def _kernel(layer: Layer, product: MatrixProduct, extra: dict[str, int]) -> ProductKernel | None:
+    if any(axis.is_tap for axis in product.sums) or list(windows_of(layer, product.weights)):
+        return None
+    windows = list(windows_of(layer, product.lines))
+    if len(windows) > 2 or {w.tap for w in windows} != set(product.taps):
+        return None
+    of_vectors = [k for name, k in extra.items() if name != "residual"]
+    if any(_moved(layer, k) - {*product.channels, *product.groups} for k in of_vectors):
+        return None
+    images, rows, columns, own = _positions(product, windows)
+    coordinates = {w.made: w.coordinate for w in windows}
+
+    def along(axes: tuple[Axis, ...]) -> list[Position]:
+        return [coordinates[axes]] if axes in coordinates else [coordinate(axis) for axis in axes]
+
+    channels, groups, sums = (list(map(coordinate, each)) for each in (product.channels, product.groups, product.sums))
+    taps = [Position.of(w.tap) for w in own if w is not None]
+    places = {axis: k for k, axis in enumerate(_tensor_order(layer, product.lines))}
+    inner = max((places.get(axis, -1) for axis in columns), default=-1)
+    is_last = bool(sums) and max(places.get(axis, -1) for axis in product.sums) > inner
+    space = [*along(images), *along(rows), *along(columns)]
+    if is_last:
+        lines = [*space, *groups, *sums]
+    else:
+        lines = [*along(images), *groups, *sums, *along(rows), *along(columns)]
+    wants = [
+        Want(product.lines, "nram", tuple(lines)), Want(product.weights, "wram", (*groups, *channels, *sums, *taps))
+    ]  # fmt: skip
+    order = {axis: k for k, axis in enumerate(layer.result.axes)}
+    ends = [max((order[axis] for axis in axes), default=-1) for axes in (product.channels or product.groups, columns)]
+    made = (*product.groups, *product.channels)
+    out = (*images, *rows, *columns, *made) if ends[0] > ends[1] else (*images, *made, *rows, *columns)
+    for name, k in extra.items():
+        axes = out if name == "residual" else made
+        moved = _moved(layer, k)
+        wants.append(Want(k, "nram" if name == "residual" else "wram", tuple(coordinate(a) for a in axes if a in moved)))
+    scale = layer.source.scale if isinstance(layer.source, g.AttentionOp) and layer.role == "scores" else 1.0
+    if isinstance(layer.source, g.AttentionOp) and layer.source.softcap and layer.role == "scores":
+        raise NotLowered(f"{layer.name}: scores with a cap")
+    return ProductKernel(
+        layer, tuple(wants), out, frozenset(product.taps), product=product, extra=extra, rows=rows, columns=columns,
+        images=images, windows=own, scale=scale,
+    )  # fmt: skip
+
+
+def _positions(
+    product: MatrixProduct, windows: Sequence[Window]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...], tuple[Window | None, Window | None]]:
+    """Axes of images, rows and columns, and the windows along the last two."""
+    moved = [axis for window in windows for axis in window.made]
+    rest = [axis for axis in product.positions if axis not in moved]
+    if len(windows) == 2:
+        return tuple(rest), windows[0].made, windows[1].made, (windows[0], windows[1])
+    if not windows:
+        return (), (), tuple(rest), (None, None)
+    (window,) = windows
+    last = max((product.positions.index(axis) for axis in window.made), default=-1)
+    behind = tuple(axis for axis in product.positions[last + 1 :])
+    before = tuple(axis for axis in rest if axis not in behind)
+    if behind:
+        return before, window.made, behind, (window, None)
+    return before, (), window.made, (None, window)
+
+
+def _moved(layer: Layer, k: int) -> set[Axis]:
+    positions = [p for piece in layer.operands[k].pieces for _, p in piece.by_leaf if p is not None]
+    return {axis for each in positions for axis, _ in each.refined().terms}
+
+
+def _tensor_order(layer: Layer, k: int) -> list[Axis]:
+    """Axes of the layer in the order in which an operand's tensor has them."""
+    found = list[Axis]()
+    for _, position in layer.operands[k].pieces[0].by_leaf:
+        found += [axis for axis, _ in position.refined().terms] if position is not None else []
+    return found

@@ -1,0 +1,132 @@
+# Tests: test/passes/lower/tree/test_spans.py
+"""Which positions of axes a pass makes and reads, as functions of the loops around it.
+
+A span is that of an instruction: a start that is affine in the loops, an extent, and where positions end (the bound of
+the map, and a limit that moves).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.errors import Error
+from frustum.dialects.isa.program import ZERO, Affine, Span
+
+Spans: TypeAlias = Mapping[Axis, Span]
+"""Of a layer's axes; one that is not named is whole."""
+
+
+class NotLowered(Error):
+    """A plan of which no program is made, with the reason."""
+
+
+def whole(axis: Axis) -> Span:
+    """All positions of an axis."""
+    return Span(ZERO, axis.extent, axis.extent)
+
+
+def span_of(spans: Spans, axis: Axis) -> Span:
+    """The span of an axis."""
+    return spans.get(axis) or whole(axis)
+
+
+def end(span: Span) -> Affine:
+    """Where a span would end if nothing ended before."""
+    return span.start + span.extent
+
+
+def through(position: Position, extent: int, spans: Spans) -> Span:
+    """Positions along a tensor's axis of this extent that a part of a layer's axes leads to; all of them where no
+    affine function says which."""
+    own = position.refined()
+    start, reach, low, high = Affine(own.offset), 1, own.offset, own.offset
+    limits = list[tuple[int, Span]]()
+    for axis, factor in own.terms:
+        span = span_of(spans, axis)
+        start += (span.start if factor > 0 else span.start + (span.extent - 1)) * factor
+        reach += abs(factor) * (span.extent - 1)
+        low += min(0, factor * (span.bound - 1))
+        high += max(0, factor * (span.bound - 1))
+        if span.limit is not None:
+            limits.append((factor, span))
+    if own.bend and (low < 0 or high >= extent * own.divisor):
+        return Span(ZERO, extent, extent)
+    limit = None
+    if limits:
+        ((factor, span), *others) = limits
+        if others or factor < 0 or span.limit is None:
+            return Span(ZERO, extent, extent)
+        limit = start + (reach - 1) - (end(span) - span.limit) * factor + 1
+    if own.divisor > 1:
+        divided = _divided(start, own.divisor)
+        if divided is None or limit is not None:
+            return Span(ZERO, extent, extent)
+        reach = (start.base % own.divisor + reach - 1) // own.divisor + 1
+        start, high = divided, high // own.divisor
+    return Span(start, reach, max(0, min(extent, high + 1)), limit)
+
+
+def _divided(start: Affine, divisor: int) -> Affine | None:
+    """Rounded down, where every loop moves by whole positions."""
+    if any(each % divisor for each in (*start.loops, start.core, start.cluster)):
+        return None
+    loops = tuple(each // divisor for each in start.loops)
+    return Affine(start.base // divisor, loops, start.cluster // divisor, start.core // divisor)
+
+
+def hull(spans: Iterable[Span]) -> Span:
+    """The smallest span around several; where they move unlike each other, all positions up to the last bound."""
+    first, *rest = spans
+    for other in rest:
+        first = _joined(first, other)
+    return first
+
+
+def _joined(a: Span, b: Span) -> Span:
+    bound, apart = max(a.bound, b.bound), b.start - a.start
+    if not apart.is_constant:
+        return Span(ZERO, bound, bound)
+    start = a.start if apart.base >= 0 else b.start
+    last = end(a) if (end(b) - end(a)).base <= 0 else end(b)
+    limit = None
+    if a.limit is not None and b.limit is not None:
+        between = b.limit - a.limit
+        if not between.is_constant:
+            return Span(ZERO, bound, bound)
+        limit = a.limit if between.base <= 0 else b.limit
+    return Span(start, (last - start).base, bound, limit)
+
+
+def step_at(span: Span, level: int) -> int:
+    """How far a pass of the loop at a level moves a span."""
+    return span.start.loops[level] if level < len(span.start.loops) else 0
+
+
+def rolled(span: Span, level: int) -> Span:
+    """What of a span the pass before did not have."""
+    step = step_at(span, level)
+    return span if step <= 0 or span.extent <= step else replace(span, start=end(span) - step, extent=step)
+
+
+def later(span: Span, level: int, passes: int) -> Span:
+    """The span so many passes of a loop later: its index counts from an earlier pass on."""
+    limit = None if span.limit is None else _moved(span.limit, level, passes)
+    return replace(span, start=_moved(span.start, level, passes), limit=limit)
+
+
+def _moved(value: Affine, level: int, passes: int) -> Affine:
+    return value - passes * value.loops[level] if level < len(value.loops) else value
+
+
+def extremes(value: Affine, counts: Sequence[int], cores: int, clusters: int = 1) -> tuple[int, int]:
+    """The least and the greatest value over loops of so many passes."""
+    low = high = value.base
+    terms = (*zip(value.loops, counts, strict=False), (value.core, cores), (value.cluster, clusters))
+    for factor, count in terms:
+        low += min(0, factor * (count - 1))
+        high += max(0, factor * (count - 1))
+    return low, high

@@ -1,0 +1,288 @@
+# Tests: test/passes/lower/tree/test_lower_plan.py
+"""Kernels of the vector unit: elements, windows, reductions, softmax, norms, resizing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from frustum.dialects import graph as g
+from frustum.dialects import isa
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer, Operand
+from frustum.dialects.functions import Reduction
+from frustum.dialects.isa.program import ZERO, Affine, Box, Span, View
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.kernel import (
+    Kernel,
+    Want,
+    Work,
+    coordinate,
+    joined_span,
+    padded,
+    view_of,
+)
+from frustum.passes.lower.tree.spans import NotLowered
+
+
+def axes_of(operand: Operand) -> frozenset[Axis]:
+    """Axes of a layer on which it depends what is read of an operand."""
+    positions = [position for piece in operand.pieces for _, position in piece.by_leaf if position is not None]
+    positions += [guard.position for piece in operand.pieces for guard in piece.guards]
+    return frozenset(axis for each in positions for axis, _ in each.refined().terms)
+
+
+def plain_want(layer: Layer, k: int, axes: Sequence[Axis]) -> Want:
+    """Operand k with one dimension for each of these axes that moves it."""
+    moved = axes_of(layer.operands[k])
+    return Want(k, "nram", tuple(coordinate(axis) for axis in axes if axis in moved))
+
+
+def alike(axes: Sequence[Axis], signature: Any) -> list[tuple[Axis, ...]]:
+    """Neighbours that everything reads alike, together."""
+    found = list[tuple[Axis, ...]]()
+    for axis in axes:
+        if found and signature(found[-1][-1]) == signature(axis):
+            found[-1] = (*found[-1], axis)
+        else:
+            found.append((axis,))
+    return found
+
+
+@dataclass(frozen=True)
+class ElementKernel(Kernel):
+    """Kernels whose operands are read at positions of the layer's own axes; axes that all operands read alike are one
+    dimension.  Of more than four dimensions pieces have one position along the first ones."""
+
+    def groups(self) -> Sequence[tuple[Axis, ...]]:
+        return self._groups
+
+    @cached_property
+    def _groups(self) -> list[tuple[Axis, ...]]:
+        moved = [want.axes for want in self.wants]
+        return alike(self.axes, lambda axis: (axis in self.whole, *(axis in each for each in moved)))
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return self.layer.axes
+
+    def dims(self, code: Code, work: Work) -> list[tuple[Axis, ...]]:
+        """Groups as four dimensions."""
+        live = [
+            group for group in self._groups
+            if any(work.span(axis).extent > 1 or not code.is_inside(work.span(axis)) for axis in group)
+        ]  # fmt: skip
+        if len(live) > 4:
+            raise NotLowered(f"{self.layer.name}: pieces of {len(live)} dimensions")
+        return padded(live)
+
+    def box(self, code: Code, work: Work, dims: Sequence[Sequence[Axis]]) -> Box:
+        return Box.of(*(joined_span(code, axes, work) for axes in dims))
+
+
+@dataclass(frozen=True)
+class UnaryKernel(ElementKernel):
+    def write(self, code: Code, work: Work) -> None:
+        op: Any = self.layer.source
+        dims, held = self.dims(code, work), work.operands[0]
+        act = op.act if isinstance(op, g.UnaryOp) else None
+        made = isa.Unary(
+            kind="identity" if act is None else str(act.kind),
+            alpha=0.0 if act is None else float(act.alpha), beta=0.0 if act is None else float(act.beta),
+            in_view=view_of(code, work, held, dims), out_view=view_of(code, work, work.out, dims),
+            box=self.box(code, work, dims),
+        )  # fmt: skip
+        code.emit(made, held.buffer, work.out.buffer)
+
+
+@dataclass(frozen=True)
+class BinaryKernel(ElementKernel):
+    def write(self, code: Code, work: Work) -> None:
+        op: Any = self.layer.source
+        dims, (a, b) = self.dims(code, work), (work.operands[0], work.operands[1])
+        made = isa.Binary(
+            kind=str(op.kind), a_view=view_of(code, work, a, dims), b_view=view_of(code, work, b, dims),
+            out_view=view_of(code, work, work.out, dims), act=self.act, box=self.box(code, work, dims),
+        )  # fmt: skip
+        code.emit(made, a.buffer, b.buffer, work.out.buffer)
+
+
+@dataclass(frozen=True)
+class SoftmaxKernel(ElementKernel):
+    """All of an axis in a piece: maximum, powers, sums and division are one instruction."""
+
+    def write(self, code: Code, work: Work) -> None:
+        dims, held = self.dims(code, work), work.operands[0]
+        box, view = self.box(code, work, dims), view_of(code, work, held, dims)
+        axis = next(number for number, axes in enumerate(dims) if set(axes) & self.whole)
+        if 1 in work.operands:
+            mask = work.operands[1]
+            added = isa.Binary(kind="add", a_view=view, b_view=view_of(code, work, mask, dims), out_view=view, box=box)
+            code.emit(added, held.buffer, mask.buffer, held.buffer)
+        self.hide(code, work, dims)
+        made = isa.Softmax(axis=axis, in_view=view, out_view=view_of(code, work, work.out, dims), box=box)
+        code.emit(made, held.buffer, work.out.buffer)
+
+    def hide(self, code: Code, work: Work, dims: Sequence[tuple[Axis, ...]]) -> None:
+        """Keys behind a row of queries are nothing."""
+        ahead = getattr(self.layer.source, "causal_from", None)
+        if ahead is None:
+            return
+        (keys,), = [axes for axes in dims if set(axes) & self.whole]
+        (domain,) = self.layer.domain
+        rows = [axis for axis, factor in domain.refined().terms if factor > 0]
+        others = [axis for axes in dims for axis in axes if axis is not keys and axis not in rows]
+        turned = [tuple(others), (keys,), (), tuple(rows)]
+        held = work.operands[0]
+        view = view_of(code, work, held, turned)
+        spans = [joined_span(code, axes, work) for axes in turned]
+        if len(rows) != 1:
+            raise NotLowered(f"{self.layer.name}: rows of queries that are {len(rows)} axes")
+        spans[3] = work.span(rows[0])
+        code.emit(isa.Hide(in_view=view, out_view=view, ahead=ahead, box=Box.of(*spans)), held.buffer, held.buffer)
+
+
+@dataclass(frozen=True)
+class NormaliseKernel(ElementKernel):
+    """All that a mean is of in a piece."""
+
+    def write(self, code: Code, work: Work) -> None:
+        op: Any = self.layer.source
+        dims, held = self.dims(code, work), work.operands[0]
+        extra = [work.operands.get(k) for k in (2, 3)]
+        views = [None if each is None else view_of(code, work, each, dims) for each in extra]
+        made = isa.Normalise(
+            in_view=view_of(code, work, held, dims), scale_view=views[0], shift_view=views[1],
+            out_view=view_of(code, work, work.out, dims), rms=op.rms, epsilon=op.epsilon, act=self.act,
+            axes=tuple(number for number, axes in enumerate(dims) if set(axes) & self.whole),
+            box=self.box(code, work, dims),
+        )  # fmt: skip
+        code.emit(made, held.buffer, *(None if each is None else each.buffer for each in extra), work.out.buffer)
+
+
+@dataclass(frozen=True)
+class NothingKernel(ElementKernel):
+    """Statistics that their reader makes anew from all of what they are of."""
+
+    is_nothing: bool = True
+
+    def write(self, code: Code, work: Work) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class ReduceKernel(ElementKernel):
+    """Pieces are pieces of the operand; parts of what is summed follow each other in one loop."""
+
+    def write(self, code: Code, work: Work) -> None:
+        op: Any = self.layer.source
+        dims, held = self.dims(code, work), work.operands[0]
+        summed = set(self.layer.combine) - set(self.layer.result.axes)
+        count = math.prod(axis.extent for axis in summed)
+        axes = tuple(number for number, each in enumerate(dims) if set(each) & summed)
+        box = self.box(code, work, dims)
+        out = work.out if work.acc is None else work.acc
+        made = isa.Reduce(
+            kind=str(op.kind), in_view=view_of(code, work, held, dims), out_view=view_of(code, work, out, dims),
+            axes=axes, box=box, scale=1 / count if op.kind == Reduction.MEAN else 1.0, accumulate=work.level,
+        )  # fmt: skip
+        code.emit(made, held.buffer, out.buffer)
+
+
+@dataclass(frozen=True)
+class PoolKernel(Kernel):
+    """Windows along one or two of the layer's dimensions; `windows`: of each its axes and its tap."""
+
+    windows: tuple[tuple[tuple[Axis, ...], Position], ...] = ()
+
+    def groups(self) -> Sequence[tuple[Axis, ...]]:
+        return self.four
+
+    @cached_property
+    def four(self) -> list[tuple[Axis, ...]]:
+        """Axes of the four dimensions: windows are in the last two."""
+        moved = [own for own, _ in self.windows]
+        flat = [axis for own in moved for axis in own]
+        first = self.out.index(flat[0]) if flat else len(self.out)
+        before = tuple(axis for axis in self.out[:first])
+        behind = tuple(axis for axis in self.out[first:] if axis not in flat)
+        if len(moved) == 2 and behind:
+            raise NotLowered(f"{self.layer.name}: windows that are not along the last dimensions")
+        rows, columns = (moved[0], moved[1]) if len(moved) == 2 else (moved[0] if moved else (), behind)
+        return [(), before, rows, columns]
+
+    def write(self, code: Code, work: Work) -> None:
+        op: Any = self.layer.source
+        held = work.operands[0]
+        box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
+        rank = len(op.kernel)
+        numbers = [(k, d, s, *pads) for k, d, s, pads in zip(
+            op.kernel, op.dilations, op.strides, zip(op.pads[:rank], op.pads[rank:], strict=True), strict=True)]
+        both = [*numbers, *[(1, 1, 1, 0, 0)] * (2 - rank)]
+        spans, strides = [], []
+        for number, axes in enumerate(self.four[2:]):
+            span, stride = window_of(self.layer, self.windows[number][1], held) if number < len(self.windows) else (
+                joined_span(code, axes, work), 0)
+            strides.append(stride)
+            spans.append(span)
+        view = view_of(code, work, held, self.four)
+        own = [*view.strides[:2], *(mine or other for mine, other in zip(strides, view.strides[2:], strict=True))]
+        made = isa.Pool(
+            kind=str(op.kind), in_view=View(held.element, ZERO, tuple(own)), rows=spans[0], cols=spans[1], box=box,
+            out_view=view_of(code, work, work.out, self.four),
+            kernel=tuple(each[0] for each in both), dilations=tuple(each[1] for each in both),
+            strides=tuple(each[2] for each in both), include_pad=bool(op.count_include_pad),
+            pad_low=tuple(max(0, each[3]) for each in both), pad_high=tuple(max(0, each[4]) for each in both),
+            act=self.act,
+        )  # fmt: skip
+        code.emit(made, held.buffer, work.out.buffer)
+
+
+def window_of(layer: Layer, position: Position, held: Any) -> tuple[Span, int]:
+    """Positions that windows read of their operand, 0 being the first that is there, and bytes between them."""
+    own = position.refined()
+    dim = next(dim for dim in held.dims if dim.coordinate.refined().terms == own.terms)
+    start, stop = 0, None
+    for operand in layer.operands:
+        for piece in operand.pieces:
+            for guard in piece.guards:
+                if guard.position.refined().terms == own.terms and guard.fill is not None and stop is None:
+                    start, stop = guard.start, guard.stop
+    first = dim.span.start + (own.offset - start)
+    bound = stop - start if stop is not None else max(1, own.hull({})[1] - start)
+    return Span(first, dim.span.extent, bound), dim.stride
+
+
+@dataclass(frozen=True)
+class ResizeKernel(Kernel):
+    """Rows and columns are of an operand of which each piece has those that it needs."""
+
+    four: tuple[tuple[Axis, ...], ...] = ()
+    read: tuple[Position | None, ...] = ()
+    """Of rows and columns what is read of the operand; None: at their own positions."""
+
+    def groups(self) -> Sequence[tuple[Axis, ...]]:
+        return self.four
+
+    def write(self, code: Code, work: Work) -> None:
+        op: Any = self.layer.source
+        held, shape = work.operands[0], g.shape_of(op.x)
+        view = view_of(code, work, held, self.four)
+        strides, spans = list(view.strides), []
+        for number, position in enumerate(self.read):
+            dim = next((d for d in held.dims if position is not None and d.coordinate == position), None)
+            if dim is None:
+                span = joined_span(code, self.four[2 + number], work)
+            else:
+                span, strides[2 + number] = dim.span, dim.stride
+            spans.append(Span(Affine(span.start.base, span.start.loops, core=span.start.core), span.extent, shape[2 + number]))
+        made = isa.Resize(
+            mode=str(op.mode), rounding=str(op.rounding), scale=tuple(op.scale), offset=tuple(op.offset),
+            in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
+            rows=spans[0], cols=spans[1], box=Box.of(*(joined_span(code, axes, work) for axes in self.four)),
+        )  # fmt: skip
+        code.emit(made, held.buffer, work.out.buffer)

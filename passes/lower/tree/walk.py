@@ -1,0 +1,560 @@
+# Tests: test/passes/lower/tree/test_lower_plan.py
+"""One walk over a plan: loops become `repeat`, residencies buffers, computes what the cores do.
+
+Which boxes lie where is what `dialects/plan/ranges.py` says of every pass; here the same is said for all passes at
+once, as spans that are affine in the loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from frustum.dialects import isa
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.extents import ceil_div
+from frustum.dialects.isa.program import ZERO, Affine, Element, Span
+from frustum.dialects.plan.check import PlanError, title
+from frustum.dialects.plan.count import Counted
+from frustum.dialects.plan.ranges import Held, Ranged
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.copies import CopyDim, Side, copy
+from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
+from frustum.passes.lower.tree.fetch import Gate, clipped, gated
+from frustum.passes.lower.tree.kernels import kernels_of
+from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
+from frustum.passes.lower.tree.pieces import Candidate, PieceChoice
+from frustum.passes.lower.tree.places import Place, packed
+from frustum.passes.lower.tree.spans import NotLowered, Spans, end, hull, later, rolled, span_of, step_at, through
+
+Made = Mapping[str, dict[Axis, Span]]
+"""Of each layer what it makes in the passes of the loops that are open."""
+
+
+@dataclass(frozen=True)
+class Roll:
+    """A rolling loop that is open: its level, its class, and the passes in which layers have something to do."""
+
+    level: int
+    group: frozenset[Axis]
+    gates: Mapping[str, Gate]
+
+
+class PlanWalk(Ranged):
+    """Writes a plan; `dram` has the tensors' homes, `counted` what nodes take of SRAM."""
+
+    def __init__(
+        self, network: AxisNetwork, plan: Node, code: Code, dram: DramTensors, counted: Counted, numbers: Mapping[str, int]
+    ) -> None:
+        super().__init__(network, plan)
+        self.code, self.dram, self.counted, self.numbers = code, dram, counted, numbers
+        self.elements: Mapping[Tensor, Element] = dram.elements
+        self.capacity: int = code.target.cluster.sram.capacity_bytes
+        self.here: dict[Tensor, list[Place]] = defaultdict(list)
+        self.used: int = 0
+        self.rolls: list[Roll] = []
+
+    # ------------------------------------------------------------ nodes
+
+    def visit(self, node: Node, made: Made, held: Held) -> None:
+        match node:
+            case Compute():
+                self.compute(node, made, held)
+            case Loop():
+                self.loop(node, made, held)
+            case Sequence():
+                self.sequence(node, made, held)
+
+    def loop(self, node: Loop, made: Made, held: Held) -> None:
+        if node.over is not Over.TIME or node.order or node.is_pipelined:
+            raise NotLowered(f"{title(node)}: loops over clusters, orders of passes and pipelined loops")
+        axis, group, inside = self.known_class(node)
+        level = self.code.depth
+        step, count = self.step_of(node, axis, inside, made)
+        is_rolling = node.halo is Halo.ROLLING
+        if count == 1:
+            self.visit(node.body, made, held)
+            return
+        found = self.pass_of(axis, group, inside, made, (level, step))
+        if not is_rolling:
+            with self.code.repeat(count):
+                self.visit(node.body, {**made, **found}, held)
+            return
+        found = {name: self.rolled_spans(name, spans, group, level) for name, spans in found.items()}
+        before = self.passes_before(found, inside, group, level)
+        found = {
+            name: {a: later(span, level, before) if a in group else span for a, span in spans.items()}
+            for name, spans in found.items()
+        }
+        self.rolls.append(Roll(level, group, self.gates_of(found, group, level)))
+        with self.code.repeat(count + before):
+            self.visit(node.body, {**made, **found}, held)
+        self.rolls.pop()
+
+    def units(self, plan: Sequence, made: Made) -> None:
+        """The children of the outermost sequence, with a page of the program for each."""
+        self.last_unit = len(plan.children) - 1
+        self.sequence(plan, made, {})
+
+    def sequence(self, node: Sequence, made: Made, held: Held) -> None:
+        if node.subsets:
+            raise NotLowered(f"{title(node)}: children on subsets")
+        is_body = self.code.depth > 0
+        stage = self.code.stage
+        with self.counting():
+            for k, child in enumerate(node.children):
+                if node is self.plan:
+                    self.begin_unit(k)
+                results = set(self.made_in(child))
+                begun = [r for r in node.residents if r.first == k]
+                for resident in begun:
+                    self.begin(node, resident, made, held, self.tensors[resident.tensor] in results, is_body)
+                if self.has_loads_ahead:
+                    self.code.stage = stage + 1
+                self.visit(child, made, self.held_at(node, k, held))
+                for resident in begun:
+                    if self.tensors[resident.tensor] in results:
+                        self.finish(node, resident, made, held)
+                for resident in [r for r in node.residents if r.last == k]:
+                    self.here[self.tensors[resident.tensor]].pop()
+                if node is self.plan and k < self.last_unit:
+                    self.code.add(isa.BarrierOp())
+        self.code.stage = stage
+
+    def begin_unit(self, k: int) -> None:
+        self.code.unit = k
+        if k < self.last_unit:
+            self.code.emit(isa.Fetch(page=k + 1))
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Bytes of SRAM that are allocated meanwhile are free again."""
+        used, self.has_loads_ahead = self.used, False
+        yield
+        self.used, self.has_loads_ahead = used, False
+
+    # ------------------------------------------------------------ passes
+
+    def step_of(self, node: Loop, axis: Axis, inside: list[Layer], made: Made) -> tuple[int, int]:
+        """How far a pass goes along the named axis, and how many passes there are in a pass of the loops outside."""
+        outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
+        step = min(b - a for a, b in zip(node.edges, node.edges[1:], strict=False)) if node.passes > 1 else outer.extent
+        step = max(b - a for a, b in zip(node.edges, node.edges[1:], strict=False))
+        tiles = range(0, axis.extent, outer.extent)
+        wanted = {a + k for a in tiles for k in range(0, outer.extent, step) if a + k < axis.extent}
+        if {*node.edges} != {*wanted, axis.extent}:
+            raise NotLowered(f"{title(node)}: ranges that are not all of one length")
+        return step, ceil_div(outer.extent, step)
+
+    def pass_of(
+        self, axis: Axis, group: frozenset[Axis], inside: list[Layer], made: Made, loop: tuple[int, int]
+    ) -> dict[str, dict[Axis, Span]]:
+        """What all layers make in a pass, from the last layer back."""
+        outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
+        found: dict[str, dict[Axis, Span]] = {}
+        needed: dict[Tensor, list[Span]] = defaultdict(list)
+        for layer in reversed(inside):
+            spans = dict(made[layer.name])
+            own = next(iter(group & set(layer.axes)), None)
+            if own is not None:
+                asked = list(needed[layer.result]) if own in layer.result.axes else []
+                is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, own)
+                if not is_asked or self.is_read_elsewhere(layer.result, inside):
+                    asked.append(self.in_proportion(span_of(spans, own), outer, loop))
+                if not asked:
+                    raise NotLowered(f"{layer.name}: nothing asks for what it makes")
+                spans[own] = self.within(hull(asked), span_of(spans, own))
+            found[layer.name] = spans
+            for tensor, box in self.boxes_read(layer, spans):
+                maker = self.network.maker.get(tensor)
+                along = None if maker is None else next(iter(group & set(maker.axes)), None)
+                if along is not None and along in box:
+                    needed[tensor].append(box[along])
+        return found
+
+    def in_proportion(self, own: Span, outer: Span, loop: tuple[int, int]) -> Span:
+        """The share of a layer's span that a pass along the named axis has."""
+        level, step = loop
+        share = Fraction(own.extent, outer.extent) * step
+        if share.denominator > 1:
+            raise NotLowered(f"steps of {step} of {outer.extent} positions, for {own.extent}")
+        extent, start = int(share), own.start + Affine.index(level, int(share))
+        limit = own.limit
+        if ceil_div(own.extent, extent) * extent > own.extent and not (
+            own.start.is_constant and own.start.base + own.extent >= own.bound
+        ):
+            if limit is not None:
+                raise NotLowered(f"steps of {step} in ranges of {outer.extent} that are clipped")
+            limit = end(own)
+        return Span(start, extent, own.bound, limit)
+
+    def within(self, span: Span, outer: Span) -> Span:
+        """Not beyond where the pass outside ends."""
+        bound = min(span.bound, outer.bound)
+        limit = span.limit
+        if outer.limit is not None and limit is None:
+            limit = outer.limit
+        return Span(span.start, span.extent, bound, limit)
+
+    def rolled_spans(self, name: str, spans: Mapping[Axis, Span], group: frozenset[Axis], level: int) -> dict[Axis, Span]:
+        return {axis: rolled(span, level) if axis in group else span for axis, span in spans.items()}
+
+    def passes_before(self, found: Made, inside: list[Layer], group: frozenset[Axis], level: int) -> int:
+        """Passes in which early layers make what the first one of the plan needs beside its own step."""
+        spans = [span for each in found.values() for axis, span in each.items() if axis in group]
+        for layer in inside:
+            spans += [s for _, box in self.boxes_read(layer, found[layer.name]) for s in box.values()]
+        most = 0
+        for span in spans:
+            step = step_at(span, level)
+            if step > 0:
+                if any(c for k, c in enumerate(span.start.loops) if k != level):
+                    raise NotLowered("a rolling loop inside another one over the same axis")
+                most = max(most, ceil_div(end(span).base, step) - 1)
+        return most
+
+    def gates_of(self, found: Made, group: frozenset[Axis], level: int) -> dict[str, Gate]:
+        gates = {}
+        for name, spans in found.items():
+            for axis, span in spans.items():
+                step = step_at(span, level) if axis in group else 0
+                first = 0 if step <= 0 else max(0, -end(span).base // step + 1)
+                if first:
+                    gates[name] = Gate(level, first)
+        return gates
+
+    # ------------------------------------------------------------ boxes
+
+    def boxes_read(self, layer: Layer, spans: Spans) -> Iterator[tuple[Tensor, dict[Axis, Span]]]:
+        """What a part of a layer reads of each tensor."""
+        for operand in layer.operands:
+            for piece in operand.pieces:
+                box = {}
+                for axis, position in piece.by_leaf:
+                    is_all = operand.is_all or position is None
+                    box[axis] = Span(ZERO, axis.extent, axis.extent) if is_all or position is None else through(
+                        position, axis.extent, spans
+                    )
+                yield piece.tensor, box
+
+    def box_of(self, tensor: Tensor, names: Iterable[str], made: Made) -> dict[Axis, Span]:
+        """What layers touch of a tensor, all together."""
+        found: dict[Axis, list[Span]] = {axis: [] for axis in tensor.axes}
+        for name in names:
+            layer = self.layers[name]
+            boxes = [box for other, box in self.boxes_read(layer, made[name]) if other is tensor]
+            if layer.result is tensor:
+                boxes.append({axis: span_of(made[name], axis) for axis in tensor.axes})
+            for box in boxes:
+                for axis, span in box.items():
+                    found[axis].append(span)
+        return {axis: hull(spans) for axis, spans in found.items()}
+
+    # ------------------------------------------------------------ buffers
+
+    def buffer(self, tensor: Tensor, box: Mapping[Axis, Span], *, copies: int = 1, part: Part | None = None) -> Place:
+        """A buffer in SRAM for a box; along an axis that rolls a ring, which keeps what later passes read."""
+        box, has = dict(box), dict[Axis, Span]()
+        if part is not None:
+            axis = next(a for a in tensor.axes if a.name == part.axis)
+            if not box[axis].start.is_constant:
+                raise NotLowered(f"resident {tensor.name} [{part.axis} {part.start}:{part.stop}]: a loop cuts the axis")
+            box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
+        ring, slack = self.ring_of(box), 1
+        if ring is not None and copies > 1:
+            ring, slack = (ring[0], ring[1] + step_at(box[ring[0]], self.rolls[-1].level)), 2
+        planes = self.planes(tensor)
+        strides, size = packed(tensor.axes, box, self.elements[tensor], ring)
+        if ring is None:
+            alloc = isa.AllocOp("sram", _aligned(size * planes), copies)
+        else:
+            alloc = isa.AllocOp("sram", _aligned(size * planes), rolling=slack)
+        self.code.add(alloc)
+        self.used += size * planes * (copies if ring is None else 1)
+        origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
+        return Place(
+            alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
+            taken=size * planes * (copies if ring is None else 1),
+        )  # fmt: skip
+
+    def planes(self, tensor: Tensor) -> int:
+        maker = self.network.maker.get(tensor)
+        return STATISTICS if maker is not None and maker.role == "sums" else 1
+
+    def ring_of(self, box: Mapping[Axis, Span]) -> tuple[Axis, int] | None:
+        if not self.rolls:
+            return None
+        roll = self.rolls[-1]
+        moved = [axis for axis, span in box.items() if step_at(span, roll.level) > 0]
+        if not moved:
+            return None
+        if self.code.depth != roll.level + 1:
+            raise NotLowered("rows that roll around another loop")
+        (axis,) = moved
+        return (axis, box[axis].extent) if box[axis].extent > step_at(box[axis], roll.level) else None
+
+    def begin(
+        self, node: Sequence, resident: Resident, made: Made, held: Held, is_made: bool, is_body: bool
+    ) -> None:
+        tensor = self.tensors[resident.tensor]
+        if resident.sharded or resident.memory != "sram":
+            raise NotLowered(f"resident {resident.tensor}: shares of clusters, and other memories than SRAM")
+        names = [name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)]
+        box = self.box_of(tensor, names, made)
+        if resident.storage_of:
+            place = replace(self.here[self.tensors[resident.storage_of]][-1])
+            self.here[tensor].append(place)
+            return
+        copies = 1
+        size = math.prod(span.extent for span in box.values()) * 4
+        if is_body and not is_made and self.used + size + self.counted.held[id(node)] <= self.capacity:
+            copies = 2
+        place = self.buffer(tensor, box, copies=copies, part=resident.part)
+        if not is_made:
+            self.has_loads_ahead |= copies > 1
+            self.move("load", tensor, box, place, names)
+        elif self.sum_levels(self.network.maker[tensor], made):
+            raise NotLowered(f"resident {tensor.name}: sums that go on from pass to pass, inside these")
+        self.here[tensor].append(place)
+
+    def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
+        """What its maker has made goes to DRAM where others want it."""
+        tensor = self.tensors[resident.tensor]
+        if not self.leaves(tensor, node, resident) or held.get(tensor) == ():
+            return
+        maker = self.network.maker[tensor]
+        box = {axis: span_of(made[maker.name], axis) for axis in tensor.axes}
+        self.move("store", tensor, box, self.here[tensor][-1], [maker.name])
+
+    def move(self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Iterable[str]) -> None:
+        """A box between DRAM and SRAM: of what rolls, what no pass had before."""
+        home, dims = self.dram.of(tensor), list[CopyDim]()
+        self.code.layer = self.numbers[next(iter(names))]
+        rolling = None if not self.rolls else self.rolls[-1].level
+        for axis, span in box.items():
+            own = rolled(span, rolling) if rolling is not None and way == "load" else span
+            sides = [home.side(axis, own.start), place.side(axis, own.start)]
+            has, low = place.has.get(axis), ZERO
+            if has is not None:
+                own, low = clipped(self.code, own, (has.start, has.start + has.extent))
+                sides[1] = Side(sides[1].stride, low, sides[1].ring) if sides[1].ring else sides[1]
+            ends = sides if way == "load" else sides[::-1]
+            dims.append(CopyDim(own, ends[0], ends[1]))
+        gates = [self.rolls[-1].gates.get(name) for name in names] if self.rolls else []
+        first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
+        if way == "load" and gates and None not in gates and first is not None and not self.does_roll(box):
+            dims = gated(dims, [first])
+        ends = (home.buffer, place.buffer) if way == "load" else (place.buffer, home.buffer)
+        copy(self.code, "gdma", ends, self.elements[tensor], dims)
+
+    def does_roll(self, box: Mapping[Axis, Span]) -> bool:
+        return bool(self.rolls) and any(step_at(span, self.rolls[-1].level) > 0 for span in box.values())
+
+    # ------------------------------------------------------------ computes
+
+    def compute(self, node: Compute, made: Made, held: Held) -> None:
+        own = self.own(node, held)
+        last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
+        for name in node.layers:
+            layer = self.layers[name]
+            if layer.result in own:
+                box = self.box_of(layer.result, [n for n in node.layers if n == name or layer.result in self.read_by(n)], made)
+                self.here[layer.result].append(self.buffer(layer.result, box))
+            self.layer(node, layer, made, held)
+            for tensor in (t for t in own if last[t] == name):
+                self.used -= self.here[tensor].pop().taken
+
+    def read_by(self, name: str) -> set[Tensor]:
+        return {piece.tensor for operand in self.layers[name].operands for piece in operand.pieces}
+
+    def layer(self, node: Compute, layer: Layer, made: Made, held: Held) -> None:
+        """A layer: with slices of what is streamed, where something is."""
+        self.code.layer = self.numbers[layer.name]
+        spans = made[layer.name]
+        if all(kernel.is_nothing for kernel in kernels_of(layer)):
+            return
+        streams = [tensor for tensor in dict.fromkeys(self.read_by_in_order(layer)) if not self.is_here(tensor)]
+        is_stored = not self.is_here(layer.result)
+        if streams or is_stored:
+            self.streamed(layer, spans, streams, is_stored)
+        else:
+            self.part(layer, spans)
+
+    def read_by_in_order(self, layer: Layer) -> list[Tensor]:
+        return [piece.tensor for operand in layer.operands for piece in operand.pieces]
+
+    def is_here(self, tensor: Tensor) -> bool:
+        return any(not place.has for place in self.here[tensor])
+
+    def missing(self, tensor: Tensor) -> dict[Axis, Span]:
+        """Positions along one axis that no place in SRAM has, where some have others."""
+        found: dict[Axis, Span] = {}
+        for place in self.here[tensor]:
+            for axis, has in place.has.items():
+                if has.start.base:
+                    raise NotLowered(f"resident {tensor.name}: a part that does not begin at 0")
+                most = max(has.extent, found[axis].start.base if axis in found else 0)
+                if found and axis not in found:
+                    raise NotLowered(f"resident {tensor.name}: parts along several axes")
+                found[axis] = Span(Affine(most), axis.extent - most, axis.extent)
+        return found
+
+    def streamed(self, layer: Layer, spans: Mapping[Axis, Span], streams: list[Tensor], is_stored: bool) -> None:
+        """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
+        tensors = [*streams, *([layer.result] if is_stored else [])]
+        axis, step = self.slice_of(layer, spans, tensors)
+        count = 1 if axis is None else ceil_div(span_of(spans, axis).extent, step)
+        used, names = self.used, [layer.name]
+        moving = {tensor for tensor in tensors if axis is not None and self.moves(layer, tensor, axis)}
+        boxes = {tensor: self.box_of(tensor, names, {layer.name: dict(spans)}) for tensor in tensors}
+        for tensor in (t for t in tensors if t not in moving):
+            self.stream(layer, tensor, boxes[tensor], 1)
+        before = self.code.stage
+        with self.code.repeat(count) as index:
+            inner = dict(spans)
+            if axis is not None:
+                own = span_of(spans, axis)
+                limit = own.limit
+                if count * step > own.extent and self.code.extremes(end(own))[0] < own.bound:
+                    limit = end(own)
+                inner[axis] = Span(own.start + index * step, step, own.bound, limit)
+            for tensor in moving:
+                self.stream(layer, tensor, self.box_of(tensor, names, {layer.name: inner}), 2 if count > 1 else 1)
+            later = 1 if count > 1 and moving & {*streams} else 0
+            with self.code.at_stage(self.code.stage + later):
+                self.part(layer, inner)
+                for tensor in moving & {layer.result}:
+                    self.store(layer, self.box_of(tensor, names, {layer.name: inner}))
+        self.code.stage = before
+        if is_stored and layer.result not in moving:
+            self.store(layer, boxes[layer.result])
+        for tensor in tensors:
+            self.here[tensor].pop()
+        self.used = used
+
+    def stream(self, layer: Layer, tensor: Tensor, box: Mapping[Axis, Span], copies: int) -> None:
+        place = self.buffer(tensor, box, copies=copies)
+        gone = self.missing(tensor)
+        if tensor is not layer.result:
+            place = replace(place, has=gone)
+            self.move("load", tensor, box, place, [layer.name])
+        elif gone:
+            raise NotLowered(f"{tensor.name}: a result of which a part stays in SRAM")
+        self.here[tensor].append(place)
+
+    def store(self, layer: Layer, box: Mapping[Axis, Span]) -> None:
+        self.move("store", layer.result, box, self.here[layer.result][-1], [layer.name])
+
+    def moves(self, layer: Layer, tensor: Tensor, axis: Axis) -> bool:
+        """Whether a slice of the axis needs a slice of the tensor alone."""
+        if tensor is layer.result:
+            return axis in tensor.axes
+        own = {axis: Span(Affine.index(self.code.depth), 1, axis.extent)}
+        boxes = [box for other, box in self.boxes_read(layer, own) if other is tensor]
+        return all(any(step_at(span, self.code.depth) == 1 and span.extent == 1 for span in box.values()) for box in boxes)
+
+    def slice_of(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor]) -> tuple[Axis | None, int]:
+        """The axis whose slices take the least of SRAM, and positions of a slice: as many as there is room for, but no
+        more than a quarter, so that loads and stores go on while cores compute."""
+        best: tuple[int, Axis | None, int] | None = None
+        for axis in (*(a for a in layer.result.axes if span_of(spans, a).extent > 1), None):
+            if axis is None:
+                size, step = self.bytes_of(layer, spans, tensors, None, 0), 0
+            else:
+                extent = span_of(spans, axis).extent
+                step = self.largest_step(layer, spans, tensors, axis, extent)
+                size = self.bytes_of(layer, spans, tensors, axis, step)
+            if size + self.used <= self.capacity:
+                cost = self.fixed_bytes(layer, spans, tensors, axis)
+                if best is None or cost < best[0]:
+                    best = cost, axis, step
+        if best is None:
+            raise NotLowered(f"{layer.name}: no slice of what is streamed fits SRAM")
+        return best[1], best[2]
+
+    def largest_step(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor], axis: Axis, extent: int) -> int:
+        step = ceil_div(extent, 4)
+        step = min(extent, ceil_div(step, 16) * 16)
+        while step > 1 and self.bytes_of(layer, spans, tensors, axis, step) + self.used > self.capacity:
+            step = step // 2 if step <= 16 else max(16, step // 2 // 16 * 16)
+        return max(1, step)
+
+    def fixed_bytes(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor], axis: Axis | None) -> int:
+        """Of what a slice along the axis does not make smaller."""
+        if axis is None:
+            return self.bytes_of(layer, spans, tensors, None, 0)
+        rest = [t for t in tensors if not self.moves(layer, t, axis)]
+        return self.bytes_of(layer, spans, rest, None, 0)
+
+    def bytes_of(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor], axis: Axis | None, step: int) -> int:
+        total = 0
+        for tensor in tensors:
+            does_move = axis is not None and self.moves(layer, tensor, axis)
+            own = dict(spans)
+            if axis is not None and does_move:
+                own[axis] = replace(span_of(spans, axis), extent=step, limit=None)
+            box = self.box_of(tensor, [layer.name], {layer.name: own})
+            size = math.prod(span.extent for span in box.values()) * _bytes(self.elements[tensor])
+            total += size * (2 if does_move else 1)
+        return total
+
+    # ------------------------------------------------------------ cores
+
+    def part(self, layer: Layer, spans: Mapping[Axis, Span]) -> None:
+        """A part of a layer whose operands and result lie in SRAM."""
+        found: Candidate | None = None
+        for kernel in kernels_of(layer):
+            cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
+            if cut:
+                raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
+            best = PieceChoice(self.code, kernel, spans, self.elements).best()
+            if best is not None and (found is None or best.cycles < found.cycles):
+                found = best
+        if found is None:
+            raise NotLowered(f"{layer.name}: no piece of it fits the cores")
+        gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
+        levels = self.sum_levels(layer, {layer.name: dict(spans)})
+        part = LayerPart(
+            found.kernel, spans, found.pieces, self.sources, self.targets(layer.result), self.elements, gates,
+            Sums(tuple(levels)),
+        )  # fmt: skip
+        part.write(self.code)
+
+    def sum_levels(self, layer: Layer, made: Made) -> list[int]:
+        """Loops over whose passes its sums go on."""
+        spans = [span_of(made[layer.name], a) for a in layer.combine if a not in layer.result.axes]
+        return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
+
+    def sources(self, tensor: Tensor) -> list[Place]:
+        """Where an operand lies, each place with what it has: the innermost that has all, or several parts."""
+        found = list[Place]()
+        for place in reversed(self.here[tensor]):
+            found.append(place)
+            if not place.has:
+                break
+        return found
+
+    def targets(self, tensor: Tensor) -> list[Place]:
+        return list(self.here[tensor])
+
+
+def _aligned(size: int) -> int:
+    from frustum.dialects.extents import aligned
+
+    return int(aligned(max(1, size)))
+
+
+def _bytes(element: Element) -> int:
+    from frustum.dialects.isa.program import ELEMENT_BYTES
+
+    return ELEMENT_BYTES[element]
+
+
+__all__ = ["PlanError", "PlanWalk", "Pieces"]
