@@ -186,7 +186,7 @@ def product_kernels(layer: Layer) -> Iterator[ProductKernel]:
 
 
 def _kernel(layer: Layer, product: MatrixProduct, extra: dict[str, int]) -> ProductKernel | None:
-    if any(axis.is_tap for axis in product.sums) or list(windows_of(layer, product.weights)):
+    if any(window.made or window.position.offset for window in windows_of(layer, product.weights)):
         return None
     windows = list(windows_of(layer, product.lines))
     if len(windows) > 2 or {w.tap for w in windows} != set(product.taps):
@@ -195,21 +195,21 @@ def _kernel(layer: Layer, product: MatrixProduct, extra: dict[str, int]) -> Prod
     if any(_moved(layer, k) - {*product.channels, *product.groups} for k in of_vectors):
         return None
     images, rows, columns, own = _positions(product, windows)
-    coordinates = {w.made: w.coordinate for w in windows}
-
-    def along(axes: tuple[Axis, ...]) -> list[Position]:
-        return [coordinates[axes]] if axes in coordinates else [coordinate(axis) for axis in axes]
-
+    of_images = list(map(coordinate, images))
+    of_rows, of_columns = (
+        list(map(coordinate, axes)) if window is None else [window.coordinate]
+        for axes, window in zip((rows, columns), own, strict=True)
+    )
     channels, groups, sums = (list(map(coordinate, each)) for each in (product.channels, product.groups, product.sums))
     taps = [Position.of(w.tap) for w in own if w is not None]
     places = {axis: k for k, axis in enumerate(_tensor_order(layer, product.lines))}
     inner = max((places.get(axis, -1) for axis in columns), default=-1)
     is_last = bool(sums) and max(places.get(axis, -1) for axis in product.sums) > inner
-    space = [*along(images), *along(rows), *along(columns)]
+    space = [*of_images, *of_rows, *of_columns]
     if is_last:
         lines = [*space, *groups, *sums]
     else:
-        lines = [*along(images), *groups, *sums, *along(rows), *along(columns)]
+        lines = [*of_images, *groups, *sums, *of_rows, *of_columns]
     wants = [
         Want(product.lines, "nram", tuple(lines)), Want(product.weights, "wram", (*groups, *channels, *sums, *taps))
     ]  # fmt: skip
