@@ -8,13 +8,13 @@ places. Each part is a copy of its own, clipped to what it has.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
 from frustum.dialects.axes.access import Affine as Position
-from frustum.dialects.axes.access import Piece
+from frustum.dialects.axes.access import Piece, digits
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Operand
 from frustum.dialects.axes.tensor import Tensor
@@ -107,17 +107,25 @@ class _Part:
 class _Piece:
     def __init__(self, code: Code, piece: Piece, dims: Sequence[FetchDim]) -> None:
         self.code, self.piece, self.dims = code, piece, dims
+        self.index: list[tuple[Axis, Position | None]] = [found for each in piece.index for found in self.places(*each)]
+
+    def places(self, axis: Axis, position: Position) -> Iterable[tuple[Axis, Position | None]]:
+        """An axis of the tensor as a whole where one dimension moves it, else part by part."""
+        if axis.parts is None or any(dim.factor_in(dict(position.refined().terms)) == 1 for dim in self.dims if
+                                     {a for a, _ in dim.coordinate.refined().terms} == {a for a, _ in position.refined().terms}):
+            return [(axis, position)]
+        return list(digits((axis,), position))
 
     def parts(self) -> Iterator[_Part]:
         """One part; several where a position is a sum of two dimensions, of which one is written out, or goes around
         an end."""
-        moved = [self.moving(position) for _, position in self.piece.by_leaf]
+        moved = [self.moving(position) for _, position in self.index]
         moved += [self.moving(guard.position) for guard in self.piece.guards]
         written = set[int]()
         for found in moved:
             rest = sorted(found, key=lambda number: self.dims[number].span.extent)
             written |= {*rest[:-1]} - written if len({*rest} - written) > 1 else set()
-        turns = [list(self.turns(axis, position)) for axis, position in self.piece.by_leaf]
+        turns = [list(self.turns(axis, position)) for axis, position in self.index]
         for offsets in itertools.product(*turns):
             steps = [range(self.dims[number].span.extent) for number in sorted(written)]
             for chosen in itertools.product(*steps):
@@ -167,7 +175,7 @@ class _Piece:
         at, is_clipped = dict[Axis, tuple[int | None, int, Affine]](), False
         wanted = [
             (axis, position, turn, (0, axis.extent))
-            for (axis, position), turn in zip(self.piece.by_leaf, turned, strict=True)
+            for (axis, position), turn in zip(self.index, turned, strict=True)
         ]
         wanted += [(None, guard.position, 0, (guard.start, guard.stop)) for guard in self.piece.guards]
         for axis, position, turn, (start, stop) in wanted:

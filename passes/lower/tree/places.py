@@ -11,6 +11,7 @@ from xdsl.ir import SSAValue
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.isa.program import ZERO, Affine, Element, Memory, Span
 from frustum.passes.lower.tree.copies import Side, size_of
+from frustum.passes.lower.tree.spans import NotLowered
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,19 @@ class Place:
     """Bytes of SRAM, copies too."""
 
     def side(self, axis: Axis, start: Affine, factor: int = 1) -> Side:
-        """How positions of an axis lie here, every `factor`-th from a nominal start on."""
-        stride = self.strides[axis]
-        if self.ring is not None and self.ring[0] is axis:
-            return Side(stride, ZERO, self.ring[1])
-        return Side(stride * factor, (start - self.origin.get(axis, ZERO)) * stride)
+        """How positions of an axis lie here, every `factor`-th from a nominal start on.  NotLowered where parts of the
+        axis do not lie one behind the other."""
+        stride, origin, ring, weight = self.strides[axis.leaves[-1]], ZERO, 0, 1
+        for leaf in reversed(axis.leaves):
+            if leaf.extent > 1 and self.strides[leaf] != stride * weight:
+                raise NotLowered(f"positions along {axis.name} that do not lie one behind the other")
+            origin += self.origin.get(leaf, ZERO) * weight
+            if self.ring is not None and self.ring[0] is leaf:
+                ring = self.ring[1] * weight
+            weight *= leaf.extent
+        if ring:
+            return Side(stride, ZERO, ring)
+        return Side(stride * factor, (start - origin) * stride)
 
     def plane(self, number: int) -> Place:
         """The box of one number of each element."""

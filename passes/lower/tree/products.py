@@ -60,7 +60,7 @@ def windows_of(layer: Layer, operand: int) -> Iterator[Window]:
     found = dict[Axis, Window]()
     for piece in layer.operands[operand].pieces:
         positions = [guard.position for guard in piece.guards]
-        positions += [position for _, position in piece.by_leaf if position is not None]
+        positions += [position for _, position in piece.index]
         for position in positions:
             own = position.refined()
             taps = [axis for axis, _ in own.terms if axis.is_tap]
