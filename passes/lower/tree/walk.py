@@ -259,15 +259,18 @@ class PlanWalk(Ranged):
 
     # ------------------------------------------------------------ buffers
 
-    def buffer(self, tensor: Tensor, box: Mapping[Axis, Span], *, copies: int = 1, part: Part | None = None) -> Place:
-        """A buffer in SRAM for a box; along an axis that rolls a ring, which keeps what later passes read."""
+    def buffer(
+        self, tensor: Tensor, box: Mapping[Axis, Span], *, copies: int = 1, part: Part | None = None, rolls: bool = True
+    ) -> Place:
+        """A buffer in SRAM for a box; with `rolls`, along an axis that rolls a ring, which keeps what later passes
+        read."""
         box, has = dict(box), dict[Axis, Span]()
         if part is not None:
             axis = next(a for a in tensor.axes if a.name == part.axis)
             if not box[axis].start.is_constant:
                 raise NotLowered(f"resident {tensor.name} [{part.axis} {part.start}:{part.stop}]: a loop cuts the axis")
             box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
-        ring, slack = self.ring_of(box), 1
+        ring, slack = self.ring_of(box) if rolls else None, 1
         if ring is not None and copies > 1:
             ring, slack = (ring[0], ring[1] + step_at(box[ring[0]], self.rolls[-1].level)), 2
         planes = self.planes(tensor)
@@ -339,7 +342,7 @@ class PlanWalk(Ranged):
         self.code.layer = self.numbers[next(iter(names))]
         rolling = None if not self.rolls else self.rolls[-1].level
         for axis, span in box.items():
-            own = rolled(span, rolling) if rolling is not None and way == "load" else span
+            own = rolled(span, rolling) if rolling is not None and place.ring is not None and way == "load" else span
             sides = [home.side(axis, own.start), place.side(axis, own.start)]
             has, low = place.has.get(axis), ZERO
             if has is not None:
@@ -440,7 +443,7 @@ class PlanWalk(Ranged):
         self.used = used
 
     def stream(self, layer: Layer, tensor: Tensor, box: Mapping[Axis, Span], copies: int) -> None:
-        place = self.buffer(tensor, box, copies=copies)
+        place = self.buffer(tensor, box, copies=copies, rolls=False)
         gone = self.missing(tensor)
         if tensor is not layer.result:
             place = replace(place, has=gone)
