@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from xdsl.ir import Block
+
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
@@ -40,11 +42,14 @@ Made = Mapping[str, dict[Axis, Span]]
 
 @dataclass(frozen=True)
 class Roll:
-    """A rolling loop that is open: its level, its class, and the passes in which layers have something to do."""
+    """A rolling loop that is open: its level, its class, the passes in which layers have something to do, what they
+    make in one, and its body."""
 
     level: int
     group: frozenset[Axis]
     gates: Mapping[str, Gate]
+    made: Made
+    block: Block
 
 
 class PlanWalk(Ranged):
@@ -93,10 +98,11 @@ class PlanWalk(Ranged):
             name: {a: later(span, level, before) if a in group else span for a, span in spans.items()}
             for name, spans in found.items()
         }
-        self.rolls.append(Roll(level, group, self.gates_of(found, group, level)))
         with self.code.repeat(count + before):
-            self.visit(node.body, {**made, **found}, held)
-        self.rolls.pop()
+            inner = {**made, **found}
+            self.rolls.append(Roll(level, group, self.gates_of(found, group, level), inner, self.code.block))
+            self.visit(node.body, inner, held)
+            self.rolls.pop()
 
     def units(self, plan: Sequence, made: Made) -> None:
         """The children of the outermost sequence, with a page of the program for each."""
@@ -260,48 +266,51 @@ class PlanWalk(Ranged):
     # ------------------------------------------------------------ buffers
 
     def buffer(
-        self, tensor: Tensor, box: Mapping[Axis, Span], *, copies: int = 1, part: Part | None = None, rolls: bool = True
-    ) -> Place:
-        """A buffer in SRAM for a box; with `rolls`, along an axis that rolls a ring, which keeps what later passes
-        read."""
-        box, has = dict(box), dict[Axis, Span]()
+        self, tensor: Tensor, names: Iterable[str], made: Made, *, copies: int = 1, part: Part | None = None,
+        rolls: bool = True,
+    ) -> Place:  # fmt: skip
+        """A buffer in SRAM for what layers touch of a tensor; with `rolls`, along an axis that rolls a ring, in the body
+        of the loop that moves it, which keeps what later passes read."""
+        block, slack, ring, box = self.code.block, 1, None, self.box_of(tensor, names, made)
+        for roll in self.rolls if rolls else ():
+            wide = self.box_of(tensor, names, roll.made)
+            ring = self.ring_of(wide, roll)
+            if ring is not None:
+                block, box = roll.block, wide
+                if copies > 1 and self.code.depth == roll.level + 1:
+                    ring, slack = (ring[0], ring[1] + step_at(box[ring[0]], roll.level)), 2
+                break
+        has = dict[Axis, Span]()
         if part is not None:
             axis = next(a for a in tensor.axes if a.name == part.axis)
             if not box[axis].start.is_constant:
                 raise NotLowered(f"resident {tensor.name} [{part.axis} {part.start}:{part.stop}]: a loop cuts the axis")
             box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
-        ring, slack = self.ring_of(box) if rolls else None, 1
-        if ring is not None and copies > 1:
-            ring, slack = (ring[0], ring[1] + step_at(box[ring[0]], self.rolls[-1].level)), 2
         planes = self.planes(tensor)
         strides, size = packed(tensor.axes, box, self.elements[tensor], ring)
-        if ring is None:
-            alloc = isa.AllocOp("sram", _aligned(size * planes), copies)
-        else:
-            alloc = isa.AllocOp("sram", _aligned(size * planes), rolling=slack)
-        self.code.add(alloc)
-        self.used += size * planes * (copies if ring is None else 1)
+        own = {"copies": copies} if ring is None else {"rolling": slack}
+        size_bytes = _aligned(size * planes)
+        alloc = isa.AllocOp("sram", size_bytes, copies) if ring is None else isa.AllocOp("sram", size_bytes, rolling=slack)
+        block.add_op(alloc)
+        taken = size_bytes * own.get("copies", 1)
+        self.used += taken
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         return Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
-            taken=size * planes * (copies if ring is None else 1),
+            taken=taken,
         )  # fmt: skip
 
     def planes(self, tensor: Tensor) -> int:
         maker = self.network.maker.get(tensor)
         return STATISTICS if maker is not None and maker.role == "sums" else 1
 
-    def ring_of(self, box: Mapping[Axis, Span]) -> tuple[Axis, int] | None:
-        if not self.rolls:
-            return None
-        roll = self.rolls[-1]
-        moved = [axis for axis, span in box.items() if step_at(span, roll.level) > 0]
-        if not moved:
-            return None
-        if self.code.depth != roll.level + 1:
-            raise NotLowered("rows that roll around another loop")
-        (axis,) = moved
-        return (axis, box[axis].extent) if box[axis].extent > step_at(box[axis], roll.level) else None
+    def ring_of(self, box: Mapping[Axis, Span], roll: Roll) -> tuple[Axis, int] | None:
+        """The axis along which a box rolls in a loop, and its positions; none where no pass needs what others had."""
+        for axis, span in box.items():
+            step = step_at(span, roll.level)
+            if 0 < step < span.extent:
+                return axis, span.extent
+        return None
 
     def begin(
         self, node: Sequence, resident: Resident, made: Made, held: Held, is_made: bool, is_body: bool
@@ -319,7 +328,7 @@ class PlanWalk(Ranged):
         size = math.prod(span.extent for span in box.values()) * 4
         if is_body and not is_made and self.used + size + self.counted.held[id(node)] <= self.capacity:
             copies = 2
-        place = self.buffer(tensor, box, copies=copies, part=resident.part)
+        place = self.buffer(tensor, names, made, copies=copies, part=resident.part)
         if not is_made:
             self.has_loads_ahead |= copies > 1
             self.move("load", tensor, box, place, names)
@@ -340,9 +349,10 @@ class PlanWalk(Ranged):
         """A box between DRAM and SRAM: of what rolls, what no pass had before."""
         home, dims = self.dram.of(tensor), list[CopyDim]()
         self.code.layer = self.numbers[next(iter(names))]
-        rolling = None if not self.rolls else self.rolls[-1].level
         for axis, span in box.items():
-            own = rolled(span, rolling) if rolling is not None and place.ring is not None and way == "load" else span
+            own = span
+            for roll in self.rolls if place.ring is not None and way == "load" else ():
+                own = rolled(own, roll.level)
             sides = [home.side(axis, own.start), place.side(axis, own.start)]
             has, low = place.has.get(axis), ZERO
             if has is not None:
@@ -368,8 +378,8 @@ class PlanWalk(Ranged):
         for name in node.layers:
             layer = self.layers[name]
             if layer.result in own:
-                box = self.box_of(layer.result, [n for n in node.layers if n == name or layer.result in self.read_by(n)], made)
-                self.here[layer.result].append(self.buffer(layer.result, box))
+                users = [n for n in node.layers if n == name or layer.result in self.read_by(n)]
+                self.here[layer.result].append(self.buffer(layer.result, users, made))
             self.layer(node, layer, made, held)
             for tensor in (t for t in own if last[t] == name):
                 self.used -= self.here[tensor].pop().taken
@@ -418,7 +428,7 @@ class PlanWalk(Ranged):
         moving = {tensor for tensor in tensors if axis is not None and self.moves(layer, tensor, axis)}
         boxes = {tensor: self.box_of(tensor, names, {layer.name: dict(spans)}) for tensor in tensors}
         for tensor in (t for t in tensors if t not in moving):
-            self.stream(layer, tensor, boxes[tensor], 1)
+            self.stream(layer, tensor, spans, 1)
         before = self.code.stage
         with self.code.repeat(count) as index:
             inner = dict(spans)
@@ -429,7 +439,7 @@ class PlanWalk(Ranged):
                     limit = end(own)
                 inner[axis] = Span(own.start + index * step, step, own.bound, limit)
             for tensor in moving:
-                self.stream(layer, tensor, self.box_of(tensor, names, {layer.name: inner}), 2 if count > 1 else 1)
+                self.stream(layer, tensor, inner, 2 if count > 1 else 1)
             later = 1 if count > 1 and moving & {*streams} else 0
             with self.code.at_stage(self.code.stage + later):
                 self.part(layer, inner)
@@ -442,8 +452,10 @@ class PlanWalk(Ranged):
             self.here[tensor].pop()
         self.used = used
 
-    def stream(self, layer: Layer, tensor: Tensor, box: Mapping[Axis, Span], copies: int) -> None:
-        place = self.buffer(tensor, box, copies=copies, rolls=False)
+    def stream(self, layer: Layer, tensor: Tensor, spans: Mapping[Axis, Span], copies: int) -> None:
+        made = {layer.name: dict(spans)}
+        box = self.box_of(tensor, [layer.name], made)
+        place = self.buffer(tensor, [layer.name], made, copies=copies, rolls=False)
         gone = self.missing(tensor)
         if tensor is not layer.result:
             place = replace(place, has=gone)
