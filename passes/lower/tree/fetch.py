@@ -52,10 +52,6 @@ class Gate:
     level: int
     first: int
 
-    def limit(self, bound: int) -> Affine:
-        """A limit that is beyond the bound in these passes, and leaves nothing in others."""
-        return Affine.index(self.level, bound) - bound * (self.first - 1)
-
 
 @dataclass(frozen=True)
 class Fetched:
@@ -290,12 +286,29 @@ def clipped(code: Code, span: Span, clip: tuple[Affine, Affine] | None) -> tuple
 
 def gated(dims: list[CopyDim], gates: Sequence[Gate]) -> list[CopyDim]:
     """With limits that leave nothing in passes before a gate opens."""
-    dims = list(dims)
     for gate in gates:
-        number = next((k for k, dim in enumerate(dims) if dim.span.limit is None and not dim.rings), None)
-        if number is None:
-            dims.append(CopyDim(Span(ZERO, 1, 1), Side(0), Side(0)))
-            number = len(dims) - 1
-        span = dims[number].span
-        dims[number] = replace(dims[number], span=replace(span, limit=gate.limit(max(1, span.bound))))
+        dims = limited(dims, Affine.index(gate.level) - (gate.first - 1))
     return dims
+
+
+def limited(dims: Sequence[CopyDim], passes: Affine) -> list[CopyDim]:
+    """With a limit that leaves nothing where this number is 0 or less, and all where it is 1 or more."""
+    found = list(dims)
+    number = next((k for k, dim in enumerate(found) if dim.span.limit is None and not dim.rings), None)
+    if number is None:
+        found.append(CopyDim(Span(ZERO, 1, 1), Side(0), Side(0)))
+        number = len(found) - 1
+    span = found[number].span
+    bound = max(1, span.bound, span.start.base + span.extent)
+    found[number] = replace(found[number], span=replace(span, limit=passes * bound))
+    return found
+
+
+def passes_before(levels: Iterable[int]) -> Affine:
+    """How many passes of these loops have gone before, or at least 1 if any has."""
+    return sum((Affine.index(level) for level in levels), ZERO)
+
+
+def passes_left(levels: Sequence[int], counts: Sequence[int]) -> Affine:
+    """How many are still to come, or at least 1 if any is."""
+    return sum((Affine(count - 1) - Affine.index(level) for level, count in zip(levels, counts, strict=True)), ZERO)

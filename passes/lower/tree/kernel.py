@@ -40,7 +40,8 @@ class Want:
 class Work:
     """A piece on its buffers: positions of all axes, operands by number, the result, and sums so far.
 
-    `level`: of the loop over whose passes sums go on, from `acc`; `is_continued`: they begin with what is there.
+    `level`: of the loop over whose passes sums go on, from `acc`; `is_continued`: they begin with what is there, and
+    `left` is how many passes are still to come, so that the way out is that of the one for which it is 0.
     """
 
     spans: Mapping[Axis, Span]
@@ -49,7 +50,7 @@ class Work:
     acc: Fetched | None = None
     level: int | None = None
     is_continued: bool = False
-    is_last: bool = True
+    left: Affine | None = None
 
     def span(self, axis: Axis) -> Span:
         return span_of(self.spans, axis)

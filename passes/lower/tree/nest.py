@@ -17,7 +17,17 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ACCUMULATORS, ZERO, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import CopyDim, Side, copy, size_of
-from frustum.passes.lower.tree.fetch import Fetched, FetchDim, Gate, PlacesOf, fetch
+from frustum.passes.lower.tree.fetch import (
+    Fetched,
+    FetchDim,
+    Gate,
+    PlacesOf,
+    clipped,
+    fetch,
+    limited,
+    passes_before,
+    passes_left,
+)
 from frustum.passes.lower.tree.kernel import Kernel, Want, Work, coordinate
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, through
@@ -39,10 +49,12 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums that go on over passes of loops around the part, by the levels of these; where they wait, if elsewhere than
-    the result."""
+    """Sums that go on over passes of loops around the part: levels and passes of these.  `start`: the operand that lies
+    where they do, and that they begin with."""
 
     levels: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    start: int | None = None
 
 
 @dataclass
@@ -82,9 +94,12 @@ class _Writer:
         self.loops: list[_Loop] = [loop for axis in part.pieces.order if (loop := self.loop(axis)).count > 1]
         self.now: dict[Axis, Span] = {axis: self.first(axis) for axis in self.layer.axes}
         self.held: dict[int, Fetched] = {}
-        self.depths: dict[int, int] = {want.operand: self.depth_of(want) for want in self.kernel.wants}
+        start = part.sums.start if part.sums.levels else None
+        self.wants: list[Want] = [want for want in self.kernel.wants if want.operand != start]
+        self.depths: dict[int, int] = {want.operand: self.depth_of(want) for want in self.wants}
         self.out_depth: int = max((k + 1 for k, own in enumerate(self.loops) if own.axis not in self.summed), default=0)
         self.level: int | None = None
+        self.is_continued: bool = False
         if any(loop.axis in self.summed for loop in self.loops[: self.out_depth]):
             raise NotLowered(f"{self.layer.name}: a loop over sums around one over results")
 
@@ -119,7 +134,7 @@ class _Writer:
     def body(self, depth: int) -> None:
         """The body inside so many loops."""
         code = self.code
-        arriving = [want for want in self.kernel.wants if self.depths[want.operand] == depth]
+        arriving = [want for want in self.wants if self.depths[want.operand] == depth]
         stage = code.stage
         later = stage + (1 if arriving and depth else 0)
         for want in arriving:
@@ -181,7 +196,7 @@ class _Writer:
         self.out = self.buffer(element, 2 if depth else 1)
         self.acc: Fetched | None = None
         is_summed = any(loop.axis in self.summed for loop in self.loops)
-        if is_summed:
+        if is_summed and not self.part.sums.levels:
             wide: Element = ACCUMULATORS.get(element, "f32") if self.layer.macs else "f32"
             self.acc = self.buffer(wide, 1)
         if self.part.sums.levels:
@@ -192,29 +207,44 @@ class _Writer:
         return Fetched(self.code.allocate("nram", size, copies), element, dims)
 
     def go_on(self) -> None:
-        """Sums that earlier passes have begun, from where they wait; in the first pass there are none."""
-        (level,) = self.part.sums.levels[:1]
-        if len(self.part.sums.levels) > 1 or any(loop.axis in self.summed for loop in self.loops):
-            raise NotLowered(f"{self.layer.name}: sums over several loops around each other")
-        self.acc, self.level = self.out, level
-        gate = Gate(level, 1)
+        """Sums that earlier passes have begun, from where they wait; in the first pass there are none.
+
+        Over one loop the matrix unit begins with nothing in its first pass by itself.  Where several loops, or pieces
+        too, add to the sums, these begin as zeros.
+        """
+        sums = self.part.sums
+        begun: Affine | None = passes_before(sums.levels)
+        if sums.start is not None:
+            self.is_continued, self.acc = True, self.out
+            begun = None
+        elif len(sums.levels) == 1 and not any(loop.axis in self.summed for loop in self.loops):
+            self.acc, self.level = self.out, sums.levels[0]
+        else:
+            self.is_continued = True
+            self.acc = self.out
+            self.clear(Affine(1) - passes_before(sums.levels))
         for place in self.part.targets:
-            self.move(place, "in", (gate,))
+            self.move(place, "in", begun, self.acc)
+
+    def clear(self, passes: Affine) -> None:
+        """Zeros in the sums of a piece, where this number is 1."""
+        assert self.acc is not None
+        dims = [CopyDim(Span(ZERO, dim.span.extent, 0), Side(0), Side(dim.stride)) for dim in self.acc.dims]
+        dims = limited([*dims, CopyDim(Span(ZERO, 1, 1), Side(0), Side(0))][::-1], passes)
+        copy(self.code, "mvdma", (self.part.targets[0].buffer, self.acc.buffer), self.acc.element, dims, 0.0)
 
     def leave(self) -> None:
         if self.acc is not None and self.acc is not self.out and not self.layer.macs:
             self.narrow()
         for place in self.part.targets:
-            self.move(place, "out", ())
+            self.move(place, "out")
 
     def narrow(self) -> None:
         raise NotLowered(f"{self.layer.name}: a reduction in pieces")
 
-    def move(self, place: Place, way: str, gates: Sequence[Gate]) -> None:
-        """The piece of the result to where it lies, or from there."""
-        from frustum.passes.lower.tree.fetch import clipped, gated
-
-        held, dims = self.out, list[CopyDim]()
+    def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
+        """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""
+        held, dims = held or self.out, list[CopyDim]()
         steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
         for axis in self.layer.result.axes:
             span = self.now[axis]
@@ -227,14 +257,17 @@ class _Writer:
             dims.append(CopyDim(span, own, side) if way == "out" else CopyDim(span, side, own))
         at = Side(0, Affine(place.offset))
         dims.append(CopyDim(Span(ZERO, 1, 1), *((Side(0), at) if way == "out" else (at, Side(0)))))
-        dims = gated(dims, gates)
+        if passes is not None:
+            dims = limited(dims, passes)
         ends: tuple[SSAValue, SSAValue] = (held.buffer, place.buffer)
         copy(self.code, "mvdma", ends if way == "out" else ends[::-1], held.element, dims)
 
     # ------------------------------------------------------------ instructions
 
     def work(self) -> Work:
-        return Work(dict(self.now), dict(self.held), self.out, self.acc, self.level)
+        sums = self.part.sums
+        left = passes_left(sums.levels, sums.counts) if self.is_continued else None
+        return Work(dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left)
 
 
 def memory_of(want: Want) -> Memory:

@@ -13,7 +13,7 @@ from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
-from frustum.dialects.isa.program import ZERO, Act, Box, Span, View
+from frustum.dialects.isa.program import ZERO, Act, Affine, Box, View
 from frustum.dialects.plan.layer_cycles import MatrixProduct, products_of
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
@@ -135,7 +135,6 @@ class ProductKernel(Kernel):
             stride_of(weights, (*own.groups, *own.channels), code, work) if first else 0,
             stride_of(weights, own.sums, code, work), *taps,
         ))  # fmt: skip
-        last = work.is_last
         held = {name: work.operands[k] for name, k in (self.extra or {}).items() if k in work.operands}
         vectors = {
             f"{name}_view": View(each.element, ZERO, (0, stride_of(each, dims[1], code, work), 0, 0))
@@ -147,7 +146,7 @@ class ProductKernel(Kernel):
             "kernel": tuple(1 if w is None else w.tap.extent for w in self.windows),
             "strides": tuple(1 if w is None else w.stride for w in self.windows),
             "dilations": tuple(1 if w is None else w.dilation for w in self.windows),
-            "act": self.act if last else None, **vectors,
+            "act": self.act, **vectors,
         }  # fmt: skip
         residual = held.get("residual")
         if residual is not None:
@@ -157,17 +156,33 @@ class ProductKernel(Kernel):
             code.emit(isa.Depthwise(**numbers), lines.buffer, weights.buffer, ends[0], work.out.buffer, *ends[1:])
             return
         acc = work.acc
-        made = isa.Conv(
-            **numbers, acc_view=None if acc is None else view_of(code, work, acc, dims),
-            channels=sums, groups=count, accumulate=work.level, continues=work.is_continued,
-        )  # fmt: skip
+        numbers |= {
+            "acc_view": None if acc is None else view_of(code, work, acc, dims), "channels": sums, "groups": count,
+            "accumulate": work.level, "continues": work.is_continued,
+        }  # fmt: skip
         kept = None if acc is None else acc.buffer
-        code.emit(made, lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
+        if work.left is None or not (ends or self.act):
+            code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
+            return
+        bare = {name: None if name in vectors or name in ("act", "residual_view") else value for name, value in numbers.items()}
+        box = numbers["box"]
+        bare["box"], numbers["box"] = limited_box(box, work.left), limited_box(box, work.left * -1 + 1)
+        code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, work.out.buffer, None, None, None)
+        code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
 
     def tap_stride(self, weights: Fetched, window: Window | None) -> int:
         if window is None:
             return 0
         return next((dim.stride for dim in weights.dims if dict(dim.coordinate.terms) == {window.tap: 1}), 0)
+
+
+def limited_box(box: Box, passes: Affine) -> Box:
+    """A box that is empty where this number is 0 or less, and whole where it is 1 or more."""
+    number = next((k for k, limit in enumerate(box.limit) if limit is None), None)
+    if number is None:
+        raise NotLowered("sums in a box whose four dimensions have limits")
+    limit = passes * max(1, box.bound[number], box.start[number].base + box.extent[number])
+    return replace(box, limit=(*box.limit[:number], limit, *box.limit[number + 1 :]))
 
 
 def product_kernels(layer: Layer) -> Iterator[ProductKernel]:

@@ -67,7 +67,15 @@ def through(position: Position, extent: int, spans: Spans) -> Span:
             return Span(ZERO, extent, extent)
         reach = (start.base % own.divisor + reach - 1) // own.divisor + 1
         start, high = divided, high // own.divisor
-    return Span(start, reach, max(0, min(extent, high + 1)), limit)
+    return settled(Span(start, reach, max(0, min(extent, high + 1)), limit))
+
+
+def settled(span: Span) -> Span:
+    """A span that no loop moves, without what its bounds leave out."""
+    if not span.start.is_constant or span.limit is not None:
+        return span
+    low = max(0, span.start.base)
+    return Span(Affine(low), max(1, min(span.start.base + span.extent, span.bound) - low), span.bound)
 
 
 def _divided(start: Affine, divisor: int) -> Affine | None:

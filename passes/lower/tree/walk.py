@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TypeVar
 
 from xdsl.ir import Block
 
@@ -20,22 +20,23 @@ from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.extents import ceil_div
+from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.program import ZERO, Affine, Element, Span
 from frustum.dialects.plan.check import PlanError, title
 from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held, Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
 from frustum.passes.lower.tree.code import Code
-from frustum.passes.lower.tree.copies import CopyDim, Side, copy
+from frustum.passes.lower.tree.copies import CopyDim, Side, copy, size_of
 from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
-from frustum.passes.lower.tree.fetch import Gate, clipped, gated
+from frustum.passes.lower.tree.fetch import Gate, clipped, gated, limited, passes_before
 from frustum.passes.lower.tree.kernels import kernels_of
-from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
+from frustum.passes.lower.tree.nest import LayerPart, Sums
 from frustum.passes.lower.tree.pieces import Candidate, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed
 from frustum.passes.lower.tree.spans import NotLowered, Spans, end, hull, later, rolled, span_of, step_at, through
 
+T = TypeVar("T")
 Made = Mapping[str, dict[Axis, Span]]
 """Of each layer what it makes in the passes of the loops that are open."""
 
@@ -90,7 +91,7 @@ class PlanWalk(Ranged):
         found = self.pass_of(axis, group, inside, made, (level, step))
         if not is_rolling:
             with self.code.repeat(count):
-                self.visit(node.body, {**made, **found}, held)
+                self.body(node.body, {**made, **found}, held)
             return
         found = {name: self.rolled_spans(name, spans, group, level) for name, spans in found.items()}
         before = self.passes_before(found, inside, group, level)
@@ -101,8 +102,21 @@ class PlanWalk(Ranged):
         with self.code.repeat(count + before):
             inner = {**made, **found}
             self.rolls.append(Roll(level, group, self.gates_of(found, group, level), inner, self.code.block))
-            self.visit(node.body, inner, held)
+            self.body(node.body, inner, held)
             self.rolls.pop()
+
+    def body(self, node: Sequence, made: Made, held: Held) -> None:
+        """The body of a loop: where something is loaded in it, all else is a pass later."""
+        with self.code.at_stage(int(self.loads_in(node))):
+            self.sequence(node, made, held)
+
+    def loads_in(self, node: Node) -> bool:
+        """Whether something is loaded in the passes of the innermost loop around."""
+        if not isinstance(node, Sequence):
+            return False
+        made = {tensor for child in node.children for tensor in self.made_in(child)}
+        is_loading = any(self.tensors[r.tensor] not in made for r in node.residents)
+        return is_loading or any(map(self.loads_in, node.children))
 
     def units(self, plan: Sequence, made: Made) -> None:
         """The children of the outermost sequence, with a page of the program for each."""
@@ -112,39 +126,29 @@ class PlanWalk(Ranged):
     def sequence(self, node: Sequence, made: Made, held: Held) -> None:
         if node.subsets:
             raise NotLowered(f"{title(node)}: children on subsets")
-        is_body = self.code.depth > 0
-        stage = self.code.stage
-        with self.counting():
-            for k, child in enumerate(node.children):
-                if node is self.plan:
-                    self.begin_unit(k)
-                results = set(self.made_in(child))
-                begun = [r for r in node.residents if r.first == k]
-                for resident in begun:
-                    self.begin(node, resident, made, held, self.tensors[resident.tensor] in results, is_body)
-                if self.has_loads_ahead:
-                    self.code.stage = stage + 1
-                self.visit(child, made, self.held_at(node, k, held))
-                for resident in begun:
-                    if self.tensors[resident.tensor] in results:
-                        self.finish(node, resident, made, held)
-                for resident in [r for r in node.residents if r.last == k]:
-                    self.here[self.tensors[resident.tensor]].pop()
-                if node is self.plan and k < self.last_unit:
-                    self.code.add(isa.BarrierOp())
-        self.code.stage = stage
+        used = self.used
+        room = self.capacity - used - self.counted.held.get(id(node), 0)
+        for k, child in enumerate(node.children):
+            if node is self.plan:
+                self.begin_unit(k)
+            results = set(self.made_in(child))
+            begun = [r for r in node.residents if r.first == k]
+            for resident in begun:
+                room -= self.begin(node, resident, made, self.tensors[resident.tensor] in results, room)
+            self.visit(child, made, self.held_at(node, k, held))
+            for resident in begun:
+                if self.tensors[resident.tensor] in results:
+                    self.finish(node, resident, made, held)
+            for resident in [r for r in node.residents if r.last == k]:
+                self.used -= self.here[self.tensors[resident.tensor]].pop().taken
+            if node is self.plan and k < self.last_unit:
+                self.code.add(isa.BarrierOp())
+        self.used = used
 
     def begin_unit(self, k: int) -> None:
         self.code.unit = k
         if k < self.last_unit:
             self.code.emit(isa.Fetch(page=k + 1))
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Bytes of SRAM that are allocated meanwhile are free again."""
-        used, self.has_loads_ahead = self.used, False
-        yield
-        self.used, self.has_loads_ahead = used, False
 
     # ------------------------------------------------------------ passes
 
@@ -289,7 +293,7 @@ class PlanWalk(Ranged):
         planes = self.planes(tensor)
         strides, size = packed(tensor.axes, box, self.elements[tensor], ring)
         own = {"copies": copies} if ring is None else {"rolling": slack}
-        size_bytes = _aligned(size * planes)
+        size_bytes = aligned(size * planes)
         alloc = isa.AllocOp("sram", size_bytes, copies) if ring is None else isa.AllocOp("sram", size_bytes, rolling=slack)
         block.add_op(alloc)
         taken = size_bytes * own.get("copies", 1)
@@ -312,29 +316,47 @@ class PlanWalk(Ranged):
                 return axis, span.extent
         return None
 
-    def begin(
-        self, node: Sequence, resident: Resident, made: Made, held: Held, is_made: bool, is_body: bool
-    ) -> None:
+    def begin(self, node: Sequence, resident: Resident, made: Made, is_made: bool, room: int) -> int:
+        """A residency begins: its buffer, and what is in it if nothing here makes that; a pass ahead where there is room
+        for a second copy, whose bytes are returned."""
         tensor = self.tensors[resident.tensor]
         if resident.sharded or resident.memory != "sram":
             raise NotLowered(f"resident {resident.tensor}: shares of clusters, and other memories than SRAM")
         names = [name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)]
-        box = self.box_of(tensor, names, made)
         if resident.storage_of:
-            place = replace(self.here[self.tensors[resident.storage_of]][-1])
-            self.here[tensor].append(place)
-            return
-        copies = 1
-        size = math.prod(span.extent for span in box.values()) * 4
-        if is_body and not is_made and self.used + size + self.counted.held[id(node)] <= self.capacity:
-            copies = 2
-        place = self.buffer(tensor, names, made, copies=copies, part=resident.part)
-        if not is_made:
-            self.has_loads_ahead |= copies > 1
-            self.move("load", tensor, box, place, names)
-        elif self.sum_levels(self.network.maker[tensor], made):
-            raise NotLowered(f"resident {tensor.name}: sums that go on from pass to pass, inside these")
+            self.here[tensor].append(self.in_storage(tensor, self.tensors[resident.storage_of]))
+            return 0
+        box = self.box_of(tensor, names, made)
+        size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor])
+        is_ahead = not is_made and self.code.stage > 0 and size <= room
+        gone = self.missing(tensor)
+        place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part)
+        if gone and resident.part is None and not is_made:
+            place = replace(place, has=gone)
+        with self.code.at_stage(0 if is_ahead else self.code.stage):
+            if not is_made:
+                self.move("load", tensor, box, place, names)
+            elif levels := self.sum_levels(self.network.maker[tensor], made):
+                self.move("load", tensor, box, place, names, begun=levels)
         self.here[tensor].append(place)
+        return size * is_ahead
+
+    def in_storage(self, tensor: Tensor, old: Tensor) -> Place:
+        """The place of a tensor that lies where its maker reads another one, position for position."""
+        place, maker = self.here[old][-1], self.network.maker[tensor]
+        self.here[old][-1] = replace(place, taken=0)
+        index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
+        own = {position.terms[0][0]: axis for axis, position in index if position is not None and position.terms}
+
+        def renamed(known: Mapping[Axis, T]) -> dict[Axis, T]:
+            return {mine: known[theirs] for mine, theirs in own.items() if theirs in known}
+
+        if any(axis.extent > 1 and axis not in own for axis in tensor.axes):
+            raise NotLowered(f"resident {tensor.name} at {old.name}: not position for position")
+        ring = None if place.ring is None else (next(m for m, t in own.items() if t is place.ring[0]), place.ring[1])
+        return replace(
+            place, strides=renamed(place.strides), origin=renamed(place.origin), has=renamed(place.has), ring=ring
+        )  # fmt: skip
 
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
         """What its maker has made goes to DRAM where others want it."""
@@ -343,10 +365,16 @@ class PlanWalk(Ranged):
             return
         maker = self.network.maker[tensor]
         box = {axis: span_of(made[maker.name], axis) for axis in tensor.axes}
-        self.move("store", tensor, box, self.here[tensor][-1], [maker.name])
+        (*outer, place) = self.here[tensor]
+        gone = self.missing_of(tensor, [each for each in outer if each.has])
+        self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
 
-    def move(self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Iterable[str]) -> None:
-        """A box between DRAM and SRAM: of what rolls, what no pass had before."""
+    def move(
+        self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Iterable[str],
+        begun: Iterable[int] = (),
+    ) -> None:  # fmt: skip
+        """A box between DRAM and SRAM: of what rolls, what no pass had before.  `begun`: only where passes of these loops
+        have gone before."""
         home, dims = self.dram.of(tensor), list[CopyDim]()
         self.code.layer = self.numbers[next(iter(names))]
         for axis, span in box.items():
@@ -364,6 +392,8 @@ class PlanWalk(Ranged):
         first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
         if way == "load" and gates and None not in gates and first is not None and not self.does_roll(box):
             dims = gated(dims, [first])
+        if begun:
+            dims = limited(dims, passes_before(begun))
         ends = (home.buffer, place.buffer) if way == "load" else (place.buffer, home.buffer)
         copy(self.code, "gdma", ends, self.elements[tensor], dims)
 
@@ -379,10 +409,22 @@ class PlanWalk(Ranged):
             layer = self.layers[name]
             if layer.result in own:
                 users = [n for n in node.layers if n == name or layer.result in self.read_by(n)]
-                self.here[layer.result].append(self.buffer(layer.result, users, made))
+                self.here[layer.result].append(self.handed(layer, users, made, own, last))
             self.layer(node, layer, made, held)
             for tensor in (t for t in own if last[t] == name):
                 self.used -= self.here[tensor].pop().taken
+
+    def handed(
+        self, layer: Layer, users: list[str], made: Made, own: Iterable[Tensor], last: Mapping[Tensor, str]
+    ) -> Place:  # fmt: skip
+        """Where a result lies that layers of a compute hand on: in the storage of what its maker reads last, if it may."""
+        if layer.storage_of is not None:
+            (piece, *others) = layer.operands[layer.storage_of].pieces
+            old = piece.tensor
+            is_free = not others and old in own and last[old] == layer.name and old not in self.carried
+            if is_free and self.elements[old] == self.elements[layer.result]:
+                return self.in_storage(layer.result, old)
+        return self.buffer(layer.result, users, made)
 
     def read_by(self, name: str) -> set[Tensor]:
         return {piece.tensor for operand in self.layers[name].operands for piece in operand.pieces}
@@ -404,20 +446,23 @@ class PlanWalk(Ranged):
         return [piece.tensor for operand in layer.operands for piece in operand.pieces]
 
     def is_here(self, tensor: Tensor) -> bool:
-        return any(not place.has for place in self.here[tensor])
+        places = self.here[tensor]
+        return any(not place.has for place in places) or any(not gone.extent for gone in self.missing(tensor).values())
 
     def missing(self, tensor: Tensor) -> dict[Axis, Span]:
         """Positions along one axis that no place in SRAM has, where some have others."""
-        found: dict[Axis, Span] = {}
-        for place in self.here[tensor]:
-            for axis, has in place.has.items():
-                if has.start.base:
-                    raise NotLowered(f"resident {tensor.name}: a part that does not begin at 0")
-                most = max(has.extent, found[axis].start.base if axis in found else 0)
-                if found and axis not in found:
-                    raise NotLowered(f"resident {tensor.name}: parts along several axes")
-                found[axis] = Span(Affine(most), axis.extent - most, axis.extent)
-        return found
+        return self.missing_of(tensor, self.here[tensor])
+
+    def missing_of(self, tensor: Tensor, places: Iterable[Place]) -> dict[Axis, Span]:
+        ranges = [(axis, has.start.base, has.start.base + has.extent) for p in places for axis, has in p.has.items()]
+        if not ranges:
+            return {}
+        (axis, *others), start = {axis: None for axis, _, _ in ranges}, 0
+        if others:
+            raise NotLowered(f"resident {tensor.name}: parts along several axes")
+        for _, low, high in sorted(ranges, key=lambda each: each[1]):
+            start = max(start, high) if low <= start else start
+        return {axis: Span(Affine(start), axis.extent - start, axis.extent)}
 
     def streamed(self, layer: Layer, spans: Mapping[Axis, Span], streams: list[Tensor], is_stored: bool) -> None:
         """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
@@ -457,11 +502,11 @@ class PlanWalk(Ranged):
         box = self.box_of(tensor, [layer.name], made)
         place = self.buffer(tensor, [layer.name], made, copies=copies, rolls=False)
         gone = self.missing(tensor)
+        place = replace(place, has=gone)
         if tensor is not layer.result:
-            place = replace(place, has=gone)
             self.move("load", tensor, box, place, [layer.name])
-        elif gone:
-            raise NotLowered(f"{tensor.name}: a result of which a part stays in SRAM")
+        elif self.sum_levels(layer, made):
+            self.move("load", tensor, box, place, [layer.name], begun=self.sum_levels(layer, made))
         self.here[tensor].append(place)
 
     def store(self, layer: Layer, box: Mapping[Axis, Span]) -> None:
@@ -479,7 +524,7 @@ class PlanWalk(Ranged):
         """The axis whose slices take the least of SRAM, and positions of a slice: as many as there is room for, but no
         more than a quarter, so that loads and stores go on while cores compute."""
         best: tuple[int, Axis | None, int] | None = None
-        for axis in (*(a for a in layer.result.axes if span_of(spans, a).extent > 1), None):
+        for axis in (*(a for a in layer.axes if self.may_slice(layer, a, spans)), None):
             if axis is None:
                 size, step = self.bytes_of(layer, spans, tensors, None, 0), 0
             else:
@@ -491,8 +536,13 @@ class PlanWalk(Ranged):
                 if best is None or cost < best[0]:
                     best = cost, axis, step
         if best is None:
-            raise NotLowered(f"{layer.name}: no slice of what is streamed fits SRAM")
+            raise NotLowered(f"{layer.name}: no slice of what is streamed fits SRAM beside {self.used} B")
         return best[1], best[2]
+
+    def may_slice(self, layer: Layer, axis: Axis, spans: Spans) -> bool:
+        """Sums go on from slice to slice in the matrix unit."""
+        is_one = span_of(spans, axis).extent == 1 or axis.is_tap
+        return not is_one and (axis in layer.result.axes or bool(layer.macs))
 
     def largest_step(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor], axis: Axis, extent: int) -> int:
         step = ceil_div(extent, 4)
@@ -516,7 +566,7 @@ class PlanWalk(Ranged):
             if axis is not None and does_move:
                 own[axis] = replace(span_of(spans, axis), extent=step, limit=None)
             box = self.box_of(tensor, [layer.name], {layer.name: own})
-            size = math.prod(span.extent for span in box.values()) * _bytes(self.elements[tensor])
+            size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor])
             total += size * (2 if does_move else 1)
         return total
 
@@ -537,8 +587,8 @@ class PlanWalk(Ranged):
         gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
         levels = self.sum_levels(layer, {layer.name: dict(spans)})
         part = LayerPart(
-            found.kernel, spans, found.pieces, self.sources, self.targets(layer.result), self.elements, gates,
-            Sums(tuple(levels)),
+            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, gates,
+            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), self.begins_there(layer)),
         )  # fmt: skip
         part.write(self.code)
 
@@ -556,20 +606,10 @@ class PlanWalk(Ranged):
                 break
         return found
 
-    def targets(self, tensor: Tensor) -> list[Place]:
-        return list(self.here[tensor])
-
-
-def _aligned(size: int) -> int:
-    from frustum.dialects.extents import aligned
-
-    return int(aligned(max(1, size)))
-
-
-def _bytes(element: Element) -> int:
-    from frustum.dialects.isa.program import ELEMENT_BYTES
-
-    return ELEMENT_BYTES[element]
-
-
-__all__ = ["PlanError", "PlanWalk", "Pieces"]
+    def begins_there(self, layer: Layer) -> int | None:
+        """The operand in whose storage the result lies."""
+        if layer.storage_of is None:
+            return None
+        tensors = {piece.tensor for piece in layer.operands[layer.storage_of].pieces}
+        buffers = {place.buffer for tensor in tensors for place in self.here[tensor]}
+        return layer.storage_of if any(place.buffer in buffers for place in self.here[layer.result]) else None
