@@ -259,6 +259,8 @@ class _Writer:
         dims.append(CopyDim(Span(ZERO, 1, 1), *((Side(0), at) if way == "out" else (at, Side(0)))))
         if passes is not None:
             dims = limited(dims, passes)
+        if way == "out" and self.part.pieces.dealt is None and self.cores > 1:
+            dims = limited(dims, Affine(1, core=-1))  # all have made the same: one stores it
         ends: tuple[SSAValue, SSAValue] = (held.buffer, place.buffer)
         copy(self.code, "mvdma", ends if way == "out" else ends[::-1], held.element, dims)
 

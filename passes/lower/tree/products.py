@@ -192,24 +192,31 @@ def product_kernels(layer: Layer) -> Iterator[ProductKernel]:
         names = [name for name in EXTRA if getattr(op, name) is not None]
         extra = {name: 2 + k for k, name in enumerate(names)}
     for product in products_of(layer):
-        kernel = _kernel(layer, product, extra)
-        if kernel is None:
-            continue
-        yield kernel
-        if product.is_by_channel and len(product.taps) > 0:
-            yield replace(kernel, on_vector=True)
+        windows = list(windows_of(layer, product.lines))
+        for images, rows, columns, own in _positions(product, windows) if len(windows) <= 2 else ():
+            kernel = _kernel(layer, product, extra, (images, rows, columns), own)
+            if kernel is None:
+                continue
+            yield kernel
+            if product.is_by_channel and len(product.taps) > 0:
+                yield replace(kernel, on_vector=True)
 
 
-def _kernel(layer: Layer, product: MatrixProduct, extra: dict[str, int]) -> ProductKernel | None:
+def _kernel(
+    layer: Layer,
+    product: MatrixProduct,
+    extra: dict[str, int],
+    positions: tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]],
+    own: tuple[Window | None, Window | None],
+) -> ProductKernel | None:
     if any(window.made or window.position.offset for window in windows_of(layer, product.weights)):
         return None
-    windows = list(windows_of(layer, product.lines))
-    if len(windows) > 2 or {w.tap for w in windows} != set(product.taps):
+    if {w.tap for w in own if w is not None} != set(product.taps):
         return None
     of_vectors = [k for name, k in extra.items() if name != "residual"]
     if any(_moved(layer, k) - {*product.channels, *product.groups} for k in of_vectors):
         return None
-    images, rows, columns, own = _positions(product, windows)
+    images, rows, columns = positions
     of_images = list(map(coordinate, images))
     of_rows, of_columns = (
         list(map(coordinate, axes)) if window is None else [window.coordinate]
@@ -247,21 +254,26 @@ def _kernel(layer: Layer, product: MatrixProduct, extra: dict[str, int]) -> Prod
 
 def _positions(
     product: MatrixProduct, windows: Sequence[Window]
-) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...], tuple[Window | None, Window | None]]:
-    """Axes of images, rows and columns, and the windows along the last two."""
+) -> Iterator[tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...], tuple[Window | None, Window | None]]]:
+    """Axes of images, rows and columns, and the windows along the last two.  Without windows all positions may be
+    columns; where they are clipped along two axes they are rows and columns."""
     moved = [axis for window in windows for axis in window.made]
-    rest = [axis for axis in product.positions if axis not in moved]
+    rest = tuple(axis for axis in product.positions if axis not in moved)
     if len(windows) == 2:
-        return tuple(rest), windows[0].made, windows[1].made, (windows[0], windows[1])
-    if not windows:
-        return (), (), tuple(rest), (None, None)
-    (window,) = windows
-    last = max((product.positions.index(axis) for axis in window.made), default=-1)
-    behind = tuple(axis for axis in product.positions[last + 1 :])
-    before = tuple(axis for axis in rest if axis not in behind)
-    if behind:
-        return before, window.made, behind, (window, None)
-    return before, (), window.made, (None, window)
+        yield rest, windows[0].made, windows[1].made, (windows[0], windows[1])
+    elif not windows:
+        yield (), (), rest, (None, None)
+        if len(rest) > 1:
+            yield rest[:-2], rest[-2:-1], rest[-1:], (None, None)
+    else:
+        (window,) = windows
+        last = max((product.positions.index(axis) for axis in window.made), default=-1)
+        behind = tuple(axis for axis in product.positions[last + 1 :])
+        before = tuple(axis for axis in rest if axis not in behind)
+        if behind:
+            yield before, window.made, behind, (window, None)
+        else:
+            yield before, (), window.made, (None, window)
 
 
 def _moved(layer: Layer, k: int) -> set[Axis]:

@@ -542,6 +542,8 @@ class PlanWalk(Ranged):
     def may_slice(self, layer: Layer, axis: Axis, spans: Spans) -> bool:
         """Sums go on from slice to slice in the matrix unit."""
         is_one = span_of(spans, axis).extent == 1 or axis.is_tap
+        if any(axis in kernel.whole for kernel in kernels_of(layer)):
+            return False
         return not is_one and (axis in layer.result.axes or bool(layer.macs))
 
     def largest_step(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor], axis: Axis, extent: int) -> int:
