@@ -82,16 +82,22 @@ def job_of(text: str) -> Job:
 def jobs_in(folder: Path) -> Iterator[Job]:
     """The models of a folder by name, their open dimensions bound."""
     for path in sorted(folder.glob("*.onnx")):
-        graph = onnx.load(path, load_external_data=False).graph
-        constants = {tensor.name for tensor in graph.initializer}
-        shapes = _known_shapes(path.with_suffix(".io.npz"))
         options: list[str] = []
-        for value in graph.input:
-            dims = value.type.tensor_type.shape.dim
-            if value.name not in constants and not all(dim.dim_value > 0 for dim in dims):
-                shape = shapes.get(value.name) or tuple(dim.dim_value or 1 for dim in dims)
-                options += ["--shape", f"{value.name}={'x'.join(map(str, shape))}"]
+        for name, shape in bound_shapes(path).items():
+            options += ["--shape", f"{name}={'x'.join(map(str, shape))}"]
         yield Job(path.stem, str(path), tuple(options))
+
+
+def bound_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes of a model's inputs with open dimensions: those of NAME.io.npz beside it, or else 1 for each."""
+    graph = onnx.load(path, load_external_data=False).graph
+    constants = {tensor.name for tensor in graph.initializer}
+    known, found = _known_shapes(path.with_suffix(".io.npz")), {}
+    for value in graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if value.name not in constants and not all(dim.dim_value > 0 for dim in dims):
+            found[value.name] = known.get(value.name) or tuple(dim.dim_value or 1 for dim in dims)
+    return found
 
 
 def run(job: Job, target: str, seed: int) -> tuple[int, dict[str, Any], float]:

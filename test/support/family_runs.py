@@ -1,6 +1,6 @@
 """Networks of `random_families.py`, run with default options in checked mode, beside what onnxruntime says.
 
-    case = random_case("attention", seed)      # case.model, case.inputs, case.expected
+    case = random_case("attention", seed)      # case.model, case.inputs, case.expected; size=4: larger
     problems_of(case, machine)                 # wrong outputs and false figures
 
 The expected outputs are onnxruntime's, without its graph optimisations.
@@ -38,13 +38,13 @@ class Case:
     step: float = 0.0
 
 
-def random_case(family: str, seed: int) -> Case:
-    """The case of a family with this seed."""
+def random_case(family: str, seed: int, size: int = 1) -> Case:
+    """The case of a family with this seed, its extents `size` times as large."""
     rng = np.random.default_rng((seed, sorted(FAMILIES).index(family)))
     if family == "microsoft" and rng.random() < 0.5:
         drawn = TRANSFORMER[list(TRANSFORMER)[int(rng.integers(len(TRANSFORMER)))]](rng)
         return _case(family, seed, drawn.model(), drawn.inputs)
-    g = Drawing(rng, opset=int(rng.choice([21, 23])))
+    g = Drawing(rng, opset=int(rng.choice([21, 23])), size=size)
     if family in F16_FAMILIES and g.often(0.15):
         g.dtype = np.float16
     outputs = FAMILIES[family](g)

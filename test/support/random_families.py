@@ -19,7 +19,8 @@ MICROSOFT = "com.microsoft"
 
 @dataclass
 class Drawing:
-    """A graph that grows: draws, values, nodes; `step`: the largest step of its quantised values."""
+    """A graph that grows: draws, values, nodes; `step`: the largest step of its quantised values; `size`: what extents
+    are multiplied by."""
 
     rng: np.random.Generator
     opset: int = 21
@@ -28,6 +29,7 @@ class Drawing:
     constants: list[onnx.TensorProto] = field(default_factory=list)
     inputs: dict[str, np.ndarray] = field(default_factory=dict)
     step: float = 0.0
+    size: int = 1
 
     def among(self, *choices):
         return choices[int(self.rng.integers(len(choices)))]
@@ -38,6 +40,10 @@ class Drawing:
     def between(self, low: int, high: int) -> int:
         """Both ends are drawn too."""
         return int(self.rng.integers(low, high + 1))
+
+    def sized(self, extent: int) -> int:
+        """An extent that was drawn, `size` times as large; one stays one."""
+        return extent if extent == 1 else self.size * extent
 
     def input(self, *shape: int) -> str:
         return self.given(self.rng.standard_normal(shape).astype(self.dtype))
@@ -134,9 +140,9 @@ def conv(g: Drawing, x: str, inputs: int, outputs: int, kernel: int = 3, **attri
 
 def attention(g: Drawing) -> list[str]:
     """A layer of attention as exporters write it, or ONNX's operator, between projections."""
-    batch, groups, share, size = g.between(1, 2), g.between(1, 3), g.between(1, 2), 2 * g.between(2, 8)
-    rows, past, heads = g.among(1, 4, 7, 16, 24), g.among(0, 0, 3, 16), groups * share
-    width, total = g.among(16, 24, 40), rows + past
+    batch, groups, share, size = g.between(1, 2), g.between(1, 3), g.between(1, 2), g.sized(2 * g.between(2, 8))
+    rows, past, heads = g.sized(g.among(1, 4, 7, 16, 24)), g.sized(g.among(0, 0, 3, 16)), groups * share
+    width, total = g.sized(g.among(16, 24, 40)), rows + past
     given = g.input(batch, rows, width)
     x = row_norm(g, given, width) if g.often() else given
     q, k, v = (_in_heads(g, linear(g, x, width, n * size), batch, rows, n, size) for n in (heads, groups, groups))
@@ -210,13 +216,13 @@ def _mask(g: Drawing, batch: int, rows: int, keys: int, past: int) -> str | None
 def norms(g: Drawing) -> list[str]:
     """Products or convolutions, each with a norm."""
     if g.often():
-        width, rows = g.among(8, 20, 33, 64), g.among(1, 5, 16, 40)
+        width, rows = g.sized(g.among(8, 20, 33, 64)), g.sized(g.among(1, 5, 16, 40))
         x = g.input(g.between(1, 2), rows, width)
         for _ in range(g.between(1, 3)):
             y = linear(g, row_norm(g, x, width), width, width)
             x = g.one("Add", activated(g, y), x) if g.often() else row_norm(g, y, width)
         return [x]
-    channels, extent = 4 * g.between(1, 4), g.among(4, 7, 12)
+    channels, extent = 4 * g.between(1, 4), g.sized(g.among(4, 7, 12))
     x = g.input(g.between(1, 2), channels, extent, extent + 1)
     for _ in range(g.between(1, 3)):
         x = activated(g, _plane_norm(g, conv(g, x, channels, channels), channels))
@@ -244,7 +250,7 @@ def _plane_norm(g: Drawing, x: str, channels: int) -> str:
 
 def mlp(g: Drawing) -> list[str]:
     """Products with activations between them, gated ones too."""
-    width, rows = g.among(8, 24, 50, 96), g.among(1, 3, 16, 33, 130)
+    width, rows = g.sized(g.among(8, 24, 50, 96)), g.sized(g.among(1, 3, 16, 33, 130))
     is_flat = g.often(0.4)
     x = g.input(rows, width) if is_flat else g.input(g.between(1, 2), rows, width)
     for _ in range(g.between(1, 3)):
@@ -266,7 +272,7 @@ def mlp(g: Drawing) -> list[str]:
 def unet(g: Drawing) -> list[str]:
     """Maps that get smaller and larger again, with skips."""
     levels, channels = g.between(1, 3), g.among(2, 4, 8)
-    height, width = (2**levels * g.between(2, 4) for _ in range(2))
+    height, width = (g.sized(2**levels * g.between(2, 4)) for _ in range(2))
     x, skips = g.input(1, 3, height, width), []
     x, count = activated(g, conv(g, x, 3, channels)), channels
     for _ in range(levels):
@@ -303,6 +309,7 @@ def recurrent(g: Drawing) -> list[str]:
     """LSTM, GRU or RNN, both ways too, and a product of its steps or of its last state."""
     op, gates = g.among(("LSTM", 4), ("GRU", 3), ("RNN", 1))
     steps, batch, inputs, hidden = g.between(1, 6), g.between(1, 2), g.between(2, 9), g.between(2, 9)
+    inputs, hidden = g.sized(inputs), g.sized(hidden)
     direction = g.among("forward", "reverse", "bidirectional")
     ways = 2 if direction == "bidirectional" else 1
     w = g.weight(ways, gates * hidden, inputs, terms=inputs)
@@ -322,7 +329,7 @@ def recurrent(g: Drawing) -> list[str]:
 
 def microsoft(g: Drawing) -> list[str]:
     """A chain of operators of com.microsoft."""
-    width, rows = 32 * g.between(1, 2), g.among(1, 4, 9)
+    width, rows = g.sized(32 * g.between(1, 2)), g.sized(g.among(1, 4, 9))
     x = g.input(1, rows, width)
     for _ in range(g.between(1, 4)):
         kind = g.among("FusedMatMul", "MatMulNBits", "QuickGelu", "BiasGelu", "Skip")
@@ -355,10 +362,10 @@ def qdq(g: Drawing) -> list[str]:
     """Convolutions or products between QuantizeLinear and DequantizeLinear, or with weights of 4 bits in blocks."""
     if g.often(0.3):
         return _four_bits(g)
-    channels, extent = g.among(3, 8), g.among(5, 8, 12)
+    channels, extent = g.among(3, 8), g.sized(g.among(5, 8, 12))
     x = _quantised(g, g.input(1, channels, extent, extent), 0.03)
     for _ in range(g.between(1, 3)):
-        outputs, kernel = g.among(4, 8), g.among(1, 3)
+        outputs, kernel = g.sized(g.among(4, 8)), g.among(1, 3)
         scales = (g.rng.random(outputs) * 0.5 + 0.5) / 127 / math.sqrt(channels * kernel**2 / 3)
         numbers = g.rng.integers(-127, 128, (outputs, channels, kernel, kernel)).astype(np.int8)
         operands = numbers, scales.astype(np.float32), np.zeros(outputs, np.int8)
@@ -384,7 +391,7 @@ def _quantised(g: Drawing, x: str, scale: float) -> str:
 
 
 def _four_bits(g: Drawing) -> list[str]:
-    inputs, outputs, block = 32 * g.between(1, 3), g.among(8, 24), g.among(16, 32)
+    inputs, outputs, block = g.sized(32 * g.between(1, 3)), g.sized(g.among(8, 24)), g.among(16, 32)
     numbers, zeros = (g.rng.integers(-8, 8, (rows, outputs)) for rows in (inputs, inputs // block))
     scales = (g.rng.random(zeros.shape) + 0.5) / 8 / math.sqrt(inputs)
     operands = [g.constant(numbers, TensorProto.INT4), g.constant(scales.astype(np.float32))]
