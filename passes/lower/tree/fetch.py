@@ -57,12 +57,13 @@ class Gate:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A buffer of a core, and how an operand lies in it."""
+    """A buffer, and how an operand lies in it.  It is filled where all conditions are 0 or more, and the gates open."""
 
     buffer: SSAValue
     element: Element
     dims: tuple[FetchDim, ...]
     gates: tuple[Gate, ...] = ()
+    conditions: tuple[Affine, ...] = ()
 
     def end(self) -> End:
         """Where positions of its dimensions lie."""
@@ -73,13 +74,14 @@ class Fetched:
 def fetch(code: Code, engine: CopyEngine, operand: Operand, into: Fetched, places: PlacesOf) -> None:
     """Adds the copies that fill a core's buffer.  NotLowered where positions are not affine."""
     region, dst = Region.of([dim.span for dim in into.dims]), into.end()
-    region = replace(region, conditions=tuple(Affine.index(gate.level) - gate.first for gate in into.gates))
+    gates = [Affine.index(gate.level) - gate.first for gate in into.gates]
+    region = replace(region, conditions=(*gates, *into.conditions))
     parts = [part for piece in operand.pieces for part in _Piece(code, piece, into.dims, region, dst).parts()]
     fill = _fill(code, engine, operand, into, parts, places)
     for part in parts:
         for place in places(part.tensor):
-            own = part.region.clipped(_lying(part, place))
-            move(code, engine, into.element, own, _end(part, place), part.dst, fill)
+            region = part.region.clipped(place.clips(part.at))
+            move(code, engine, into.element, region, place.end(part.at), part.dst, fill)
 
 
 def _fill(
@@ -95,7 +97,7 @@ def _fill(
         raise NotLowered(f"an operand with several values beyond its ends: {sorted(map(str, known))}")
     (fill,) = known
     (first, *others), (place, *more) = parts, places(parts[0].tensor)
-    if not others and not more and not place.has and can_fill(code, first.region, _end(first, place), first.dst):
+    if not others and not more and not place.has and can_fill(code, first.region, place.end(first.at), first.dst):
         return fill
     write_value(code, engine, place.buffer, into, fill)
     return None
@@ -109,28 +111,21 @@ def write_value(code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, v
     copy(code, engine, (near, into.buffer), into.element, [beyond, *dims], value, conditions)
 
 
-def _lying(part: _Part, place: Place) -> Iterator[Clip]:
-    """The positions that lie in a place."""
-    for axis, has in place.has.items():
-        whole = next(own for own in part.at if axis in own.leaves)
-        if whole.leaves[0] is not axis:
-            raise NotLowered(f"a part of {part.tensor.name} along {axis.name}, which is read with {whole.name}")
-        inner = whole.extent // axis.extent
-        extent = min(has.extent, has.bound - has.start.base) if has.start.is_constant else has.extent
-        yield Clip(part.at[whole] + has.start * -inner, extent * inner)
-
-
-def _end(part: _Part, place: Place) -> End:
-    """Where the positions of a part lie."""
-    terms = list[Term]()
-    for axis, position in part.at.items():
-        side = place.side(axis, ZERO)
-        if side.ring:
-            terms.append(Term(position, side.stride, side.ring))
-        else:
-            terms.append(Term(position, side.stride))
-            terms.append(Term(Linear({}, side.offset), 1))
-    return End(place.buffer, tuple(terms), place.offset)
+def linear(position: Position, dims: Sequence[FetchDim]) -> Linear:
+    """A position of the layer's axes as one of dimensions."""
+    own = position.refined()
+    if not own.is_linear:
+        raise NotLowered("values beyond ends at positions that are rounded")
+    terms, found = dict(own.terms), dict[int, int]()
+    for number, dim in enumerate(dims):
+        factor = dim.factor_in(terms)
+        if factor:
+            found[number] = factor
+            for axis, each in dim.coordinate.refined().terms:
+                terms[axis] -= factor * each
+    if any(terms.values()):
+        raise NotLowered(f"positions along {', '.join(a.name for a, f in terms.items() if f)}, which no dimension has")
+    return Linear(found, Affine(own.offset))
 
 
 @dataclass(frozen=True)
@@ -184,7 +179,7 @@ class _Piece:
     def parts(self) -> Iterator[_Part]:
         """One part; several where a position is rounded, or bent at the ends of an axis."""
         guards = [
-            Clip(self.linear(guard.position) + -guard.start, guard.stop - guard.start, guard.fill is not None)
+            Clip(linear(guard.position, self.dims) + -guard.start, guard.stop - guard.start, guard.fill is not None)
             for guard in self.piece.guards
         ]
         yield from self.stepped(self.region.clipped(guards), self.dst, [self.raw(axis, at) for axis, at in self.index])
@@ -196,28 +191,12 @@ class _Piece:
         number = self.rounded_dim(own)
         if number is not None:
             return _Raw(axis, Linear({number: 1}), 1, own.bend)
-        return _Raw(axis, self.linear(replace(own, divisor=1, bend="", extent=0)), own.divisor, own.bend)
+        return _Raw(axis, linear(replace(own, divisor=1, bend="", extent=0), self.dims), own.divisor, own.bend)
 
     def rounded_dim(self, own: Position) -> int | None:
         """The dimension whose coordinate is a rounded position itself."""
         bare = replace(own, bend="", extent=0)
         return next((k for k, dim in enumerate(self.dims) if own.divisor > 1 and dim.coordinate == bare), None)
-
-    def linear(self, position: Position) -> Linear:
-        """A position of the layer's axes as one of dimensions."""
-        own = position.refined()
-        if not own.is_linear:
-            raise NotLowered(f"values beyond ends of {self.piece.tensor.name} at rounded positions")
-        terms, found = dict(own.terms), dict[int, int]()
-        for number, dim in enumerate(self.dims):
-            factor = dim.factor_in(terms)
-            if factor:
-                found[number] = factor
-                for axis, each in dim.coordinate.refined().terms:
-                    terms[axis] -= factor * each
-        if any(terms.values()):
-            raise NotLowered(f"positions of {self.piece.tensor.name} are of axes that no dimension has")
-        return Linear(found, Affine(own.offset))
 
     def stepped(self, region: Region, dst: End, raws: Sequence[_Raw]) -> Iterator[_Part]:
         """Every so-manieth position of a dimension by itself where positions of several are rounded to one."""
