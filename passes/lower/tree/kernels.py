@@ -85,20 +85,12 @@ def _reduce(layer: Layer) -> Iterator[Kernel]:
 
 
 def _pool(layer: Layer) -> Iterator[Kernel]:
-    windows = [(w.made, w.position) for w in windows_of(layer, 0)]
-    taps = _summed(layer)
-    made = dict(windows)
-    moved = {axis for own in made for axis in own}
-    dims = list[Position]()
-    for axis in layer.result.axes:
-        own = next((each for each in made if axis in each), None)
-        if own is None:
-            dims.append(coordinate(axis))
-        elif axis is own[0]:
-            dims.append(replace(made[own], offset=0))
-    kernel = PoolKernel(layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, taps, windows=tuple(windows))
-    assert moved <= set(layer.result.axes)
-    yield kernel
+    windows = tuple((w.made, w.position) for w in windows_of(layer, 0))
+    moved = {axis for own, _ in windows for axis in own}
+    first = next((k for k, axis in enumerate(layer.result.axes) if axis in moved), len(layer.result.axes))
+    before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
+    dims = [*map(coordinate, before), *(replace(p, offset=0) for _, p in windows), *map(coordinate, behind)]
+    yield PoolKernel(layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows)
 
 
 def _resize(layer: Layer) -> Iterator[Kernel]:

@@ -435,7 +435,8 @@ class PlanWalk(Ranged):
             (piece, *others) = layer.operands[layer.storage_of].pieces
             old = piece.tensor
             is_free = not others and old in own and last[old] == layer.name and old not in self.carried
-            if is_free and self.elements[old] == self.elements[layer.result]:
+            is_alike = self.elements[old] == self.elements[layer.result]
+            if is_free and is_alike and self.here[old][-1].ring is None:  # a ring is as long as its own readers need
                 return self.in_storage(layer.result, old)
         return self.buffer(layer.result, users, made)
 
