@@ -12,6 +12,7 @@ from frustum.dialects import isa
 from frustum.dialects.isa.program import (
     DIMENSIONS,
     ELEMENT_BYTES,
+    MAX_LOOPS,
     ZERO,
     Affine,
     Box,
@@ -55,8 +56,10 @@ def copy(
     element: Element,
     dims: Sequence[CopyDim],
     fill: float | None = None,
+    conditions: Sequence[Affine] = (),
 ) -> None:
-    """Adds a copy from the first buffer to the second.  NotLowered where it is of too many dimensions."""
+    """Adds a copy from the first buffer to the second, in passes in which all conditions are 0 or more.  NotLowered where
+    it is of too many dimensions."""
     base = [ZERO, ZERO]
     kept = list[CopyDim]()
     for each in dims:
@@ -66,7 +69,7 @@ def copy(
         else:
             kept.append(own)
     kept.sort(key=lambda dim: (-dim.dst.stride, -dim.src.stride))
-    _write(code, engine, ends, element, _joined(code, kept), base, fill)
+    _Writer(code, engine, ends, element, fill).write(_joined(code, kept), base, list(conditions))
 
 
 def _joined(code: Code, dims: list[CopyDim]) -> list[CopyDim]:
@@ -92,31 +95,62 @@ def _joined(code: Code, dims: list[CopyDim]) -> list[CopyDim]:
     return found
 
 
-def _write(
-    code: Code,
-    engine: CopyEngine,
-    ends: tuple[SSAValue, SSAValue],
-    element: Element,
-    dims: list[CopyDim],
-    base: list[Affine],
-    fill: float | None,
-) -> None:
-    if len(dims) > DIMENSIONS:
-        free = [dim for dim in dims if not dim.rings and code.is_inside(dim.span)]
-        if not free:
+@dataclass(frozen=True)
+class _Writer:
+    code: Code
+    engine: CopyEngine
+    ends: tuple[SSAValue, SSAValue]
+    element: Element
+    fill: float | None
+
+    def write(self, dims: list[CopyDim], base: Sequence[Affine], conditions: list[Affine]) -> None:
+        """As one instruction; a dimension too many becomes a loop, or a copy for each position inside all loops that
+        there may be."""
+        if len(dims) > DIMENSIONS:
+            out = self.least(dims)
+            rest, span = [dim for dim in dims if dim is not out], out.span
+            if self.code.depth < MAX_LOOPS:
+                with self.code.repeat(span.extent) as index:
+                    self.step(rest, out, base, conditions, index)
+            else:
+                for step in range(span.extent):
+                    self.step(rest, out, base, conditions, Affine(step))
+            return
+        four, code = self.four(dims, conditions), self.code
+        sides = [_view(self.element, [d.src for d in four], base[0]), _view(self.element, [d.dst for d in four], base[1])]
+        box = Box.of(*(dim.span for dim in four))
+        code.emit(isa.Copy(engine=self.engine, src_view=sides[0], dst_view=sides[1], box=box, fill=self.fill), *self.ends)
+
+    def least(self, dims: Sequence[CopyDim]) -> CopyDim:
+        """The dimension that is written out: the shortest, one that is whole if there is any."""
+        free = [dim for dim in dims if not dim.rings]
+        whole = [dim for dim in free if self.code.is_inside(dim.span)]
+        if not whole and (self.fill is not None or not free):
             raise NotLowered(f"a copy of {len(dims)} dimensions of which each is clipped")
-        out = min(free, key=lambda dim: (dim.span.extent, -dim.dst.stride))
-        rest = [dim for dim in dims if dim is not out]
-        with code.repeat(out.span.extent) as index:
-            moved = [base[0] + out.src.offset + index * out.src.stride, base[1] + out.dst.offset + index * out.dst.stride]
-            _write(code, engine, ends, element, rest, moved, fill)
-        return
-    one = CopyDim(Span(ZERO, 1, 1), Side(0), Side(0))
-    four = [one] * (DIMENSIONS - len(dims)) + dims
-    sides = [_view(element, [dim.src for dim in four], base[0]), _view(element, [dim.dst for dim in four], base[1])]
-    box = Box.of(*(dim.span for dim in four))
-    made = isa.Copy(engine=engine, src_view=sides[0], dst_view=sides[1], box=box, fill=fill)
-    code.emit(made, *ends)
+        return min(whole or free, key=lambda dim: (dim.span.extent, -dim.dst.stride))
+
+    def step(
+        self, rest: list[CopyDim], out: CopyDim, base: Sequence[Affine], conditions: list[Affine], index: Affine
+    ) -> None:  # fmt: skip
+        """One position of a dimension."""
+        moved = [at + side.offset + index * side.stride for at, side in zip(base, (out.src, out.dst), strict=True)]
+        at, span, asked = out.span.start + index, out.span, list(conditions)
+        asked += [at, at * -1 + (span.bound - 1)]
+        asked += [] if span.limit is None else [span.limit - at - 1]
+        self.write(rest, moved, [each for each in asked if self.code.extremes(each)[0] < 0])
+
+    def four(self, dims: list[CopyDim], conditions: list[Affine]) -> list[CopyDim]:
+        """Four dimensions, with limits that leave nothing where a condition is negative."""
+        found = [*([CopyDim(Span(ZERO, 1, 1), Side(0), Side(0))] * (DIMENSIONS - len(dims))), *dims]
+        left = list(conditions)
+        for number, dim in reversed(list(enumerate(found))):
+            if left and dim.span.limit is None:
+                last = self.code.extremes(dim.span.start)[1] + dim.span.extent
+                limit = (left.pop() + 1) * max(1, min(dim.span.bound, last))
+                found[number] = replace(dim, span=replace(dim.span, limit=limit))
+        if left:
+            raise NotLowered("a copy that is made in some passes only, by more conditions than it has dimensions")
+        return found
 
 
 def _view(element: Element, sides: Sequence[Side], base: Affine) -> View:

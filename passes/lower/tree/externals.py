@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 
+import numpy as np
 from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -13,14 +16,19 @@ from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects import module as m
 from frustum.dialects.axes.access import View
-from frustum.dialects.axes.axis import leaves, weights
+from frustum.dialects.axes.axis import Axis, weights
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
-from frustum.dialects.isa.program import ELEMENT_BYTES, Element, ExternalClass
+from frustum.dialects.extents import ceil_div
+from frustum.dialects.isa.program import ELEMENT_BYTES, Element, ExternalClass, Span
 from frustum.passes.analysis.module import element_in
-from frustum.passes.lower.tree.places import Place
-from frustum.passes.lower.tree.spans import NotLowered
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.outputs import OutputPart, OutputView
+from frustum.passes.lower.tree.places import Place, packed, transfer
+from frustum.passes.lower.tree.spans import end, hull, step_at
 
+SLICES = 4
+"""Of SRAM, or more, in which tensors are passed on: loads and stores of slices go on side by side. 2026-11-28."""
 STATISTICS = 2
 """Numbers of an element of what is known of a norm's or a softmax's operand."""
 
@@ -47,16 +55,23 @@ class DramTensors:
     """The externals of a network, declared as they are asked for: those that the host passes and expects first."""
 
     def __init__(
-        self, network: g.NetworkOp, views: Mapping[SSAValue, View], elements: Mapping[Tensor, Element], block: Block
-    ) -> None:
+        self, network: g.NetworkOp, views: Mapping[SSAValue, View], elements: Mapping[Tensor, Element], block: Block,
+        made: Container[Tensor],
+    ) -> None:  # fmt: skip
         self.network, self.views, self.elements, self.block = network, views, elements, block
         self.places: dict[Tensor, Place] = {}
+        self.outputs: list[OutputView] = []
+        self.parts: dict[Tensor, list[OutputPart]] = {}
+        self.made: Container[Tensor] = made
+        self.loads: Counter[Tensor] = Counter()
+        """How often a plan loads a tensor, loops aside."""
+        self.passed: set[Tensor] = set()
         self.dtypes: tuple[str | None, ...] = m.texts_of(network, m.MODEL_DTYPES) or (None,) * (
             len(network.inputs) + len(network.outputs)
         )
 
     def declare(self) -> None:
-        """Inputs, then outputs.  NotLowered where an output is not as a tensor lies."""
+        """Inputs, then outputs."""
         for name, argument, dtype in zip(self.network.inputs, self.network.body.block.args, self.dtypes, strict=False):
             buffer = self.external(name, "input", argument, dtype)
             for piece in self.views[argument].pieces:
@@ -66,19 +81,59 @@ class DramTensors:
             self.output(name, value, dtype)
 
     def output(self, name: str, value: SSAValue, dtype: str | None) -> None:
-        view = self.views[value]
-        (piece, *others) = view.pieces
-        if others or piece.guards or piece.tensor in self.places:
-            raise NotLowered(f"output '{name}' is a view of several tensors, or of one that is there already")
-        order = leaves(axis for own in view.dims for axis in own)
-        index = dict(piece.by_leaf)
-        moved = [position.terms[0] for position in index.values() if position is not None and position.terms]
-        if [*(a for a, _ in moved)] != [*index] or any(f != 1 for _, f in moved) or {*order} != {*index}:
-            raise NotLowered(f"output '{name}' is a part of what a layer makes")
-        buffer = self.external(name, "output", value, dtype)
-        size = ELEMENT_BYTES[self.elements[piece.tensor]]
-        strides = {axis: step * size for axis, step in weights(order).items()}
-        self.places[piece.tensor] = Place(buffer, "dram", self.elements[piece.tensor], strides)
+        """An output; the home of each tensor that it has once, as a whole, is there, unless it has one."""
+        own = OutputView.of(self.views[value], self.external(name, "output", value, dtype), element_in(value))
+        self.outputs.append(own)
+        for part in own.parts():
+            self.parts.setdefault(part.tensor, []).append(part)
+            if part.window is not None and not part.window.has and part.tensor in self.made:
+                self.places.setdefault(part.tensor, part.window)
+
+    def stored(self, tensor: Tensor) -> tuple[Place | None, list[OutputPart]]:
+        """Where a result goes in DRAM: its home, if somebody reads it there, and outputs elsewhere."""
+        parts = self.parts.get(tensor, [])
+        home = self.places.get(tensor)
+        if home is None and (tensor in self.loads or not parts):
+            home = self.of(tensor)
+        return home, [part for part in parts if part.window is None or part.window is not home]
+
+    def loaded(self, code: Code, tensor: Tensor, box: Mapping[Axis, Span], place: Place) -> None:
+        """A box of a tensor has been loaded: outputs that have it get it from there, if every position comes once."""
+        parts = self.parts.get(tensor, [])
+        if not parts or tensor in self.made or self.loads[tensor] > 1:
+            return
+        wanted = {axis: hull(part.read_along(axis) for part in parts) for axis in tensor.axes}
+        if comes_once(box, wanted, code.counts):
+            self.passed.add(tensor)
+            for part in parts:
+                part.store(code, box, place)
+
+    def write_rest(self, code: Code) -> None:
+        """Writes what outputs have beside results: tensors that no layer makes, and values."""
+        for tensor, parts in self.parts.items():
+            if tensor not in self.made and tensor not in self.passed:
+                self.pass_on(code, tensor, parts)
+        for view in self.outputs:
+            view.write_values(code)
+
+    def pass_on(self, code: Code, tensor: Tensor, parts: Sequence[OutputPart]) -> None:
+        """A tensor to outputs, through SRAM in slices."""
+        box = {axis: hull(part.read_along(axis) for part in parts) for axis in tensor.axes}
+        element, room = self.elements[tensor], code.target.cluster.sram.capacity_bytes // SLICES
+        size = math.prod(span.extent for span in box.values()) * ELEMENT_BYTES[element]
+        axis = max(box, key=lambda each: box[each].extent, default=None)
+        count = 1 if axis is None else min(box[axis].extent, max(SLICES, ceil_div(size, room)))
+        with code.repeat(count) as index:
+            if axis is not None:
+                step, last = ceil_div(box[axis].extent, count), end(box[axis]).base
+                box[axis] = Span(box[axis].start + index * step, step, last)
+            strides, size = packed(tensor.axes, box, element)
+            buffer = code.allocate("sram", size, 2 if count > 1 else 1)
+            place = Place(buffer, "sram", element, strides, {each: span.start for each, span in box.items()})
+            transfer(code, "gdma", box, self.of(tensor), place)
+            with code.at_stage(int(count > 1)):
+                for part in parts:
+                    part.store(code, box, place)
 
     def of(self, tensor: Tensor) -> Place:
         """Where a tensor lies in DRAM."""
@@ -122,6 +177,23 @@ class DramTensors:
         else:
             self.block.insert_op_before(op, first)
         return op.buffer
+
+
+def comes_once(box: Mapping[Axis, Span], wanted: Mapping[Axis, Span], counts: Sequence[int]) -> bool:
+    """Whether passes of loops, each of so many, lead to every wanted position in one of them alone."""
+    moved = [axis for level, count in enumerate(counts) if count > 1 for axis in box if step_at(box[axis], level)]
+    if len(moved) != sum(count > 1 for count in counts):
+        return False
+    for axis, span in box.items():
+        times = np.zeros(axis.extent, np.int64)
+        ranges = (range(count if step_at(span, level) else 1) for level, count in enumerate(counts))
+        for at in itertools.product(*ranges):
+            first = span.start.at(at)
+            last = min(first + span.extent, span.bound, *(() if span.limit is None else (span.limit.at(at),)))
+            times[max(0, first) : max(0, last)] += 1
+        if (times[wanted[axis].start.base :][: wanted[axis].extent] != 1).any():
+            return False
+    return True
 
 
 def number(value: int) -> IntegerAttr[object]:

@@ -8,7 +8,8 @@ places. Each part is a copy of its own, clipped to what it has.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
@@ -22,7 +23,8 @@ from frustum.dialects.isa.program import ZERO, Affine, CopyEngine, Element, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import CopyDim, Side, copy
 from frustum.passes.lower.tree.places import Place
-from frustum.passes.lower.tree.spans import NotLowered
+from frustum.passes.lower.tree.regions import Clip, End, Linear, Region, Term, can_fill, move
+from frustum.passes.lower.tree.spans import NotLowered, divided
 
 PlacesOf = Callable[[Tensor], Sequence[Place]]
 
@@ -55,54 +57,116 @@ class Gate:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A buffer of a core, and how an operand lies in it."""
+    """A buffer, and how an operand lies in it.  It is filled where all conditions are 0 or more, and the gates open."""
 
     buffer: SSAValue
     element: Element
     dims: tuple[FetchDim, ...]
     gates: tuple[Gate, ...] = ()
+    conditions: tuple[Affine, ...] = ()
+
+    def end(self) -> End:
+        """Where positions of its dimensions lie."""
+        terms = (Term(Linear({k: 1}, dim.span.start * -1), dim.stride) for k, dim in enumerate(self.dims))
+        return End(self.buffer, tuple(terms))
 
 
 def fetch(code: Code, engine: CopyEngine, operand: Operand, into: Fetched, places: PlacesOf) -> None:
     """Adds the copies that fill a core's buffer.  NotLowered where positions are not affine."""
-    fills = {guard.fill for piece in operand.pieces for guard in piece.guards if guard.fill is not None}
-    if len(fills) > 1:
-        raise NotLowered(f"an operand with several values beyond its ends: {sorted(map(str, fills))}")
-    parts = [part for piece in operand.pieces for part in _Piece(code, piece, into.dims).parts()]
-    is_clipped = any(part.is_clipped for part in parts)
-    fill = fills.pop() if fills and is_clipped else None
-    if fill is not None and (len(parts) > 1 or any(len(places(part.tensor)) > 1 for part in parts)):
-        _fill(code, engine, into, places(parts[0].tensor)[0], fill)
-        fill = None
+    region, dst = Region.of([dim.span for dim in into.dims]), into.end()
+    gates = [Affine.index(gate.level) - gate.first for gate in into.gates]
+    region = replace(region, conditions=(*gates, *into.conditions))
+    parts = [part for piece in operand.pieces for part in _Piece(code, piece, into.dims, region, dst).parts()]
+    fill = _fill(code, engine, operand, into, parts, places)
     for part in parts:
         for place in places(part.tensor):
-            _copy(code, engine, part, into, place, fill)
+            region = part.region.clipped(place.clips(part.at))
+            move(code, engine, into.element, region, place.end(part.at), part.dst, fill)
 
 
-def _fill(code: Code, engine: CopyEngine, into: Fetched, place: Place, value: float) -> None:
-    """The value everywhere."""
-    dims = [CopyDim(Span(ZERO, dim.span.extent, 0), Side(0), Side(dim.stride)) for dim in into.dims]
-    copy(code, engine, (place.buffer, into.buffer), into.element, dims, value)
+def _fill(
+    code: Code, engine: CopyEngine, operand: Operand, into: Fetched, parts: Sequence[_Part], places: PlacesOf
+) -> float | None:  # fmt: skip
+    """What the one copy of the operand writes beyond ends; None where there are several, and values lie there already,
+    or nothing is beyond."""
+    fills = [(guard.fill, part) for part in parts for guard in part.piece.guards if guard.fill is not None]
+    known = {fill for fill, part in fills if part.is_filled}
+    if not known:
+        return None
+    if len(known) > 1:
+        raise NotLowered(f"an operand with several values beyond its ends: {sorted(map(str, known))}")
+    (fill,) = known
+    (first, *others), (place, *more) = parts, places(parts[0].tensor)
+    if not others and not more and not place.has and can_fill(code, first.region, place.end(first.at), first.dst):
+        return fill
+    write_value(code, engine, place.buffer, into, fill)
+    return None
+
+
+def write_value(code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, value: float, *conditions: Affine) -> None:
+    """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer where the
+    engine reads."""
+    dims = [CopyDim(Span(ZERO, dim.span.extent, dim.span.extent), Side(0), Side(dim.stride)) for dim in into.dims]
+    beyond = CopyDim(Span(ZERO, 1, 0), Side(0), Side(0))
+    copy(code, engine, (near, into.buffer), into.element, [beyond, *dims], value, conditions)
+
+
+def linear(position: Position, dims: Sequence[FetchDim]) -> Linear:
+    """A position of the layer's axes as one of dimensions."""
+    own = position.refined()
+    if not own.is_linear:
+        raise NotLowered("values beyond ends at positions that are rounded")
+    terms, found = dict(own.terms), dict[int, int]()
+    for number, dim in enumerate(dims):
+        factor = dim.factor_in(terms)
+        if factor:
+            found[number] = factor
+            for axis, each in dim.coordinate.refined().terms:
+                terms[axis] -= factor * each
+    if any(terms.values()):
+        raise NotLowered(f"positions along {', '.join(a.name for a, f in terms.items() if f)}, which no dimension has")
+    return Linear(found, Affine(own.offset))
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Positions of a tensor that one copy brings.
+    """Positions of a tensor that one copy brings: where each of its axes is read in a region of the buffer."""
 
-    `dims`: of each dimension of the buffer the positions that the part has, or what a step of it that is written out
-    is; `at`: of each axis of the tensor the dimension that moves it, how fast, and where it is besides.
-    """
+    piece: Piece
+    region: Region
+    at: Mapping[Axis, Linear]
+    dst: End
 
-    tensor: Tensor
-    clips: tuple[tuple[Affine, Affine] | None, ...]
-    fixed: dict[int, Affine]
-    at: dict[Axis, tuple[int | None, int, Affine]]
-    is_clipped: bool
+    @property
+    def tensor(self) -> Tensor:
+        return self.piece.tensor
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether something of its box is beyond an end."""
+        return any(clip.is_filled for clip in self.region.clips)
+
+
+@dataclass(frozen=True)
+class _Reach:
+    """A stretch of an axis: where `value` is in [0, size), the position read is `factor * value + offset`."""
+
+    value: Linear
+    size: int | None
+    factor: int
+    offset: int
+
+    @property
+    def position(self) -> Linear:
+        own = self.value if self.factor > 0 else -self.value
+        return own + self.offset if self.factor else Linear({}, Affine(self.offset))
 
 
 class _Piece:
-    def __init__(self, code: Code, piece: Piece, dims: Sequence[FetchDim]) -> None:
-        self.code, self.piece, self.dims = code, piece, dims
+    """The copies of one piece of an operand."""
+
+    def __init__(self, code: Code, piece: Piece, dims: Sequence[FetchDim], region: Region, dst: End) -> None:
+        self.code, self.piece, self.dims, self.region, self.dst = code, piece, dims, region, dst
         self.index: list[tuple[Axis, Position | None]] = [found for each in piece.index for found in self.places(*each)]
 
     def places(self, axis: Axis, position: Position) -> Iterable[tuple[Axis, Position | None]]:
@@ -113,154 +177,84 @@ class _Piece:
         return list(digits((axis,), position))
 
     def parts(self) -> Iterator[_Part]:
-        """One part; several where a position is a sum of two dimensions, of which one is written out, or goes around
-        an end."""
-        moved = [self.moving(position) for _, position in self.index]
-        moved += [self.moving(guard.position) for guard in self.piece.guards]
-        written = set[int]()
-        for found in moved:
-            rest = sorted(found, key=lambda number: self.dims[number].span.extent)
-            written |= {*rest[:-1]} - written if len({*rest} - written) > 1 else set()
-        turns = [list(self.turns(axis, position)) for axis, position in self.index]
-        for offsets in itertools.product(*turns):
-            steps = [range(self.dims[number].span.extent) for number in sorted(written)]
-            for chosen in itertools.product(*steps):
-                fixed = {
-                    number: self.dims[number].span.start + step
-                    for number, step in zip(sorted(written), chosen, strict=True)
-                }
-                yield self.part(fixed, offsets)
+        """One part; several where a position is rounded, or bent at the ends of an axis."""
+        guards = [
+            Clip(linear(guard.position, self.dims) + -guard.start, guard.stop - guard.start, guard.fill is not None)
+            for guard in self.piece.guards
+        ]
+        yield from self.stepped(self.region.clipped(guards), self.dst, [self.raw(axis, at) for axis, at in self.index])
 
-    def moving(self, position: Position | None) -> dict[int, int]:
-        """Dimensions that move a position, each with how fast."""
+    def raw(self, axis: Axis, position: Position | None) -> _Raw:
         if position is None:
             raise NotLowered(f"no position says what is read of {self.piece.tensor.name}")
         own = position.refined()
-        for number, dim in enumerate(self.dims):
-            if own.divisor > 1 and replace(own, bend="", extent=0) == dim.coordinate:
-                return {number: 1}
-        if own.divisor > 1:
-            raise NotLowered(f"positions of {self.piece.tensor.name} are rounded")
-        terms, found = dict(own.terms), dict[int, int]()
-        for number, dim in enumerate(self.dims):
-            factor = dim.factor_in(terms)
-            if factor:
-                found[number] = factor
-                for axis, each in dim.coordinate.refined().terms:
-                    terms[axis] -= factor * each
-        if any(terms.values()):
-            raise NotLowered(f"positions of {self.piece.tensor.name} are of axes that no dimension has")
-        return found
+        number = self.rounded_dim(own)
+        if number is not None:
+            return _Raw(axis, Linear({number: 1}), 1, own.bend)
+        return _Raw(axis, linear(replace(own, divisor=1, bend="", extent=0), self.dims), own.divisor, own.bend)
 
-    def turns(self, axis: Axis, position: Position | None) -> Iterator[int]:
-        """By how many positions what is read is moved around the end of an axis."""
-        assert position is not None
-        if not position.bend:
-            yield 0
-            return
-        low, high = replace(position, bend="").hull({})
-        if low >= 0 and high <= axis.extent:
-            yield 0
-        elif position.bend != "wrap":
-            raise NotLowered(f"{self.piece.tensor.name} is read beyond its ends ({position.bend})")
+    def rounded_dim(self, own: Position) -> int | None:
+        """The dimension whose coordinate is a rounded position itself."""
+        bare = replace(own, bend="", extent=0)
+        return next((k for k, dim in enumerate(self.dims) if own.divisor > 1 and dim.coordinate == bare), None)
+
+    def stepped(self, region: Region, dst: End, raws: Sequence[_Raw]) -> Iterator[_Part]:
+        """Every so-manieth position of a dimension by itself where positions of several are rounded to one."""
+        for raw in raws:
+            for number, factor in raw.value.factors.items():
+                if factor % raw.divisor:
+                    start, extent = region.dims[number]
+                    step = raw.divisor // math.gcd(factor, raw.divisor)
+                    for first in range(min(step, extent)):
+                        at = (number, step, start + first)
+                        count = (extent - first + step - 1) // step
+                        yield from self.stepped(region.at(*at, count), dst.at(*at), [each.at(*at) for each in raws])
+                    return
+        reaches = [list(self.reaches(region, raw)) for raw in raws]
+        for chosen in itertools.product(*reaches):
+            clips = [Clip(each.value, each.size) for each in chosen]
+            cut = region.clipped(clips).cut(self.code)
+            if cut is not None:
+                yield _Part(self.piece, cut, {raw.axis: each.position for raw, each in zip(raws, chosen, strict=True)}, dst)
+
+    def reaches(self, region: Region, raw: _Raw) -> Iterator[_Reach]:
+        """The stretches of an axis that a position leads to."""
+        extent, value = raw.axis.extent, self.divided(raw)
+        low, high = region.extremes(self.code, value)
+        if not raw.bend or (low >= 0 and high < extent):
+            yield _Reach(value, extent, 1, 0)
+        elif raw.bend == "wrap":
+            for turn in range(low // extent, high // extent + 1):
+                yield _Reach(value + -turn * extent, extent, 1, 0)
         else:
-            yield from (-turn * axis.extent for turn in range(low // axis.extent, (high - 1) // axis.extent + 1))
+            is_mirror, last = raw.bend == "reflect", extent - 1
+            yield _Reach(value, extent, 1, 0)
+            if low < 0:
+                yield _Reach(-value + -1, None, 1 if is_mirror else 0, int(is_mirror))
+            if high > last:
+                yield _Reach(value + -extent, None, -1 if is_mirror else 0, last - is_mirror)
 
-    def part(self, fixed: dict[int, Affine], turned: Sequence[int]) -> _Part:
-        clips: list[tuple[Affine, Affine] | None] = [None] * len(self.dims)
-        at, is_clipped = dict[Axis, tuple[int | None, int, Affine]](), False
-        wanted = [
-            (axis, position, turn, (0, axis.extent))
-            for (axis, position), turn in zip(self.index, turned, strict=True)
-        ]
-        wanted += [(None, guard.position, 0, (guard.start, guard.stop)) for guard in self.piece.guards]
-        for axis, position, turn, (start, stop) in wanted:
-            assert position is not None
-            found = self.moving(position)
-            rest = Affine(turn if position.divisor > 1 else position.offset + turn)
-            for number in [number for number in found if number in fixed]:
-                rest += fixed[number] * found.pop(number)
-            number, factor = next(iter(found.items()), (None, 0))
-            if axis is not None:
-                at[axis] = number, factor, rest
-            if number is None:
-                if self.code.extremes(rest)[0] < start or self.code.extremes(rest)[1] >= stop:
-                    raise NotLowered(f"a part of {self.piece.tensor.name} that is there in some passes only")
-                continue
-            if self.does_clip(number, factor, rest, start, stop):
-                clips[number] = self.clip(clips[number], factor, rest, start, stop)
-                is_clipped = True
-        return _Part(self.piece.tensor, tuple(clips), fixed, at, is_clipped)
-
-    def does_clip(self, number: int, factor: int, rest: Affine, start: int, stop: int) -> bool:
-        span = self.dims[number].span
-        ends = [span.start * factor + rest, (span.start + (span.extent - 1)) * factor + rest]
-        most = span.bound - 1
-        low = min(self.code.extremes(each)[0] for each in ends)
-        high = max(self.code.extremes(each)[1] for each in ends)
-        if factor > 0:  # positions from 0 to the bound alone are there
-            low, high = max(low, self.code.extremes(rest)[0]), min(high, most * factor + self.code.extremes(rest)[1])
-        return low < start or high >= stop
-
-    def clip(
-        self, known: tuple[Affine, Affine] | None, factor: int, rest: Affine, start: int, stop: int
-    ) -> tuple[Affine, Affine]:
-        """Positions of the dimension with which the tensor's are in [start, stop)."""
-        if factor == 1:
-            low, high = Affine(start) - rest, Affine(stop) - rest
-        elif rest.is_constant and factor > 0:
-            low, high = Affine(-((rest.base - start) // factor)), Affine((stop - 1 - rest.base) // factor + 1)
-        elif rest.is_constant and factor == -1:
-            low, high = Affine(rest.base - stop + 1), Affine(rest.base - start + 1)
-        else:
-            raise NotLowered(f"every {factor}-th position of {self.piece.tensor.name} in a moving range")
-        if known is None:
-            return low, high
-        between = low - known[0], high - known[1]
-        if not all(each.is_constant for each in between):
-            raise NotLowered(f"two ranges of {self.piece.tensor.name} that move unlike each other")
-        return (low if between[0].base > 0 else known[0]), (high if between[1].base < 0 else known[1])
+    def divided(self, raw: _Raw) -> Linear:
+        """A rounded position where every dimension moves it by whole ones."""
+        if raw.divisor == 1:
+            return raw.value
+        rest = divided(raw.value.rest, raw.divisor)
+        if rest is None:
+            raise NotLowered(f"positions of {self.piece.tensor.name} are rounded, and loops move them by parts of one")
+        return Linear({number: factor // raw.divisor for number, factor in raw.value.factors.items()}, rest)
 
 
-def _copy(code: Code, engine: CopyEngine, part: _Part, into: Fetched, place: Place, fill: float | None) -> None:
-    """One part from one place."""
-    clips = list(part.clips)
-    for axis, has in place.has.items():
-        number, factor, rest = part.at[axis]
-        if number is None or factor != 1 or not has.start.is_constant:
-            raise NotLowered(f"a part of {part.tensor.name} that only lies in memory in some positions of {axis.name}")
-        low, high = has.start - rest, has.start + min(has.extent, has.bound - has.start.base) - rest
-        known = clips[number]
-        if known is not None:
-            low = low if (low - known[0]).base > 0 else known[0]
-            high = high if (high - known[1]).base < 0 else known[1]
-        clips[number] = low, high
-    by_dim: dict[int, list[tuple[Axis, int, Affine]]] = {}
-    base = Affine(place.offset)
-    for axis, (number, factor, rest) in part.at.items():
-        if number is None:
-            base += place.side(axis, rest).offset
-        else:
-            by_dim.setdefault(number, []).append((axis, factor, rest))
-    dims, dst = list[CopyDim](), ZERO
-    for number, dim in enumerate(into.dims):
-        if number in part.fixed:
-            dst += (part.fixed[number] - dim.span.start) * dim.stride
-            continue
-        span, low = clipped(code, dim.span, clips[number])
-        sides = [place.side(axis, dim.span.start * factor + rest, factor) for axis, factor, rest in by_dim.get(number, ())]
-        rings = [each for each in sides if each.ring]
-        if rings:
-            ((axis, factor, rest),) = by_dim[number]
-            if factor != 1 or not (low + rest).is_constant:
-                raise NotLowered(f"every {factor}-th position of {part.tensor.name} from a rolling buffer")
-            src = Side(rings[0].stride, low + rest, rings[0].ring)
-        else:
-            src = Side(sum(side.stride for side in sides), sum((side.offset for side in sides), ZERO))
-        dims.append(CopyDim(span, src, Side(dim.stride)))
-    dims = gated(dims, into.gates)
-    dims.append(CopyDim(Span(ZERO, 1, 1), Side(0, base), Side(0, dst)))
-    copy(code, engine, (place.buffer, into.buffer), into.element, dims, fill)
+@dataclass(frozen=True)
+class _Raw:
+    """A position along an axis before it is rounded and bent."""
+
+    axis: Axis
+    value: Linear
+    divisor: int
+    bend: str
+
+    def at(self, number: int, factor: int, rest: Affine) -> _Raw:
+        return replace(self, value=self.value.at(number, factor, rest))
 
 
 def clipped(code: Code, span: Span, clip: tuple[Affine, Affine] | None) -> tuple[Span, Affine]:

@@ -13,7 +13,7 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.passes.lower.tree.kernel import Kernel, Want, coordinate
-from frustum.passes.lower.tree.products import product_kernels, windows_of
+from frustum.passes.lower.tree.products import product_kernels
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.lower.tree.vectors import (
     BinaryKernel,
@@ -27,6 +27,7 @@ from frustum.passes.lower.tree.vectors import (
     axes_of,
     plain_want,
 )
+from frustum.passes.lower.tree.windows import windows_of
 
 Makes = Callable[[Layer], Iterator[Kernel]]
 
@@ -85,11 +86,11 @@ def _reduce(layer: Layer) -> Iterator[Kernel]:
 
 
 def _pool(layer: Layer) -> Iterator[Kernel]:
-    windows = tuple((w.made, w.position) for w in windows_of(layer, 0))
-    moved = {axis for own, _ in windows for axis in own}
+    windows = tuple(windows_of(layer, 0))
+    moved = {axis for window in windows for axis in window.made}
     first = next((k for k, axis in enumerate(layer.result.axes) if axis in moved), len(layer.result.axes))
     before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
-    dims = [*map(coordinate, before), *(replace(p, offset=0) for _, p in windows), *map(coordinate, behind)]
+    dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
     yield PoolKernel(layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows)
 
 

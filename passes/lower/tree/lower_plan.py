@@ -89,18 +89,20 @@ def lowered_plan(
     counted = count(network, plan) if counted is None else counted
     own = with_copies(network, plan)
     code = Code(target)
-    dram = DramTensors(op, views, elements_of(own, views), code.block)
+    dram = DramTensors(op, views, elements_of(own, views), code.block, own.maker)
     dram.declare()
     body = code.block
     children = plan.children if isinstance(plan, Sequence) else (plan,)
     numbers = named(own, children, names)
     walk = PlanWalk(own, plan, code, dram, counted, numbers)
+    dram.loads.update(walk.find_reads(plan, {}))
     code.emit(isa.Fetch(page=0))
     made = {name: {} for name in walk.layers}
     if isinstance(plan, Sequence):
         walk.units(plan, made)
     else:
         walk.visit(plan, made, {})
+    dram.write_rest(code)
     return isa.ProgramOp(op.sym_name.data, Region(body))
 
 

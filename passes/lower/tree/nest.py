@@ -28,6 +28,7 @@ from frustum.passes.lower.tree.fetch import (
     limited,
     passes_before,
     passes_left,
+    write_value,
 )
 from frustum.passes.lower.tree.kernel import Kernel, Want, Work, coordinate
 from frustum.passes.lower.tree.places import Place
@@ -229,9 +230,7 @@ class _Writer:
     def clear(self, passes: Affine) -> None:
         """Zeros in the sums of a piece, where this number is 1."""
         assert self.acc is not None
-        dims = [CopyDim(Span(ZERO, dim.span.extent, 0), Side(0), Side(dim.stride)) for dim in self.acc.dims]
-        dims = limited([*dims, CopyDim(Span(ZERO, 1, 1), Side(0), Side(0))][::-1], passes)
-        copy(self.code, "mvdma", (self.part.targets[0].buffer, self.acc.buffer), self.acc.element, dims, 0.0)
+        write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0, passes - 1)
 
     def leave(self) -> None:
         if self.acc is not None and self.acc is not self.out and not self.layer.macs:

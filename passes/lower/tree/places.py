@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from xdsl.ir import SSAValue
 
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.isa.program import ZERO, Affine, Element, Memory, Span
+from frustum.dialects.isa.program import ZERO, Affine, CopyEngine, Element, Memory, Span
+from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import Side, size_of
+from frustum.passes.lower.tree.regions import Clip, End, Linear, Region, Term, move
 from frustum.passes.lower.tree.spans import NotLowered
 
 
@@ -51,10 +53,30 @@ class Place:
             return Side(stride, ZERO, ring)
         return Side(stride * factor, (start - origin) * stride)
 
+    def end(self, at: Mapping[Axis, Linear]) -> End:
+        """The buffer, with axes (leaves, or all of the leaves of one) at these positions of a region."""
+        terms = list[Term]()
+        for axis, position in at.items():
+            side = self.side(axis, ZERO)
+            terms.append(Term(position, side.stride, side.ring))
+            if not side.ring:
+                terms.append(Term(Linear({}, side.offset), 1))
+        return End(self.buffer, tuple(terms), self.offset)
+
+    def clips(self, at: Mapping[Axis, Linear]) -> Iterator[Clip]:
+        """Of these positions those that are here.  NotLowered where some of an axis are that is inside another one."""
+        for leaf, has in self.has.items():
+            axis = next(own for own in at if leaf in own.leaves)
+            if axis.leaves[0] is not leaf:
+                raise NotLowered(f"a part along {leaf.name} of a tensor that is read along {axis.name}")
+            inner = axis.extent // leaf.extent
+            yield Clip(at[axis] + has.start * -inner, has.extent * inner)
+            yield Clip(-at[axis] + (has.bound * inner - 1), None)
+            if has.limit is not None:
+                yield Clip(-at[axis] + (has.limit * inner - 1), None)
+
     def plane(self, number: int) -> Place:
         """The box of one number of each element."""
-        from dataclasses import replace
-
         return replace(self, offset=self.offset + number * self.plane_bytes)
 
 
@@ -67,3 +89,12 @@ def packed(
         strides[axis] = size
         size *= ring[1] if ring is not None and ring[0] is axis else spans[axis].extent
     return strides, size
+
+
+def transfer(
+    code: Code, engine: CopyEngine, box: Mapping[Axis, Span], src: Place, dst: Place, conditions: Sequence[Affine] = ()
+) -> None:  # fmt: skip
+    """Adds the copies of a box of a tensor that both places have, in passes in which all conditions are 0 or more."""
+    at = {axis: Linear({number: 1}) for number, axis in enumerate(box)}
+    region = Region.of(list(box.values())).clipped((*src.clips(at), *dst.clips(at)))
+    move(code, engine, src.element, replace(region, conditions=tuple(conditions)), src.end(at), dst.end(at))

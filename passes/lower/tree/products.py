@@ -27,57 +27,10 @@ from frustum.passes.lower.tree.kernel import (
     view_of,
 )
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.tree.vectors import window_of
+from frustum.passes.lower.tree.windows import Window, window_of, windows_of
 
 EXTRA = ("bias", "w_zero", "multiplier", "residual")
 """Operands of a product behind its factors, in their order."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A dimension of windows: axes of the result, the tap, and where both are in the operand."""
-
-    made: tuple[Axis, ...]
-    tap: Axis
-    position: Position
-
-    @property
-    def coordinate(self) -> Position:
-        return replace(self.position, offset=0)
-
-    @property
-    def stride(self) -> int:
-        terms = dict(self.position.terms)
-        return abs(terms[self.made[-1]]) if self.made else 1
-
-    @property
-    def dilation(self) -> int:
-        return abs(dict(self.position.terms)[self.tap])
-
-
-def windows_of(layer: Layer, operand: int) -> Iterator[Window]:
-    """The windows of an operand, in the order of the result's axes."""
-    found = dict[Axis, Window]()
-    for piece in layer.operands[operand].pieces:
-        positions = [guard.position for guard in piece.guards]
-        positions += [position for _, position in piece.index]
-        for position in positions:
-            own = position.refined()
-            taps = [axis for axis, _ in own.terms if axis.is_tap]
-            if not taps:
-                continue
-            if len(taps) > 1 or not own.is_linear:
-                raise NotLowered(f"{layer.name}: windows that are no plain ones")
-            moved = {axis for axis, _ in own.terms} - {taps[0]}
-            made = tuple(axis for axis in layer.result.axes if axis in moved)
-            if len(made) < len(moved):
-                raise NotLowered(f"{layer.name}: windows along what is summed")
-            known = found.get(taps[0])
-            if known is not None and known.position.terms != own.terms:
-                raise NotLowered(f"{layer.name}: several tensors are read by windows of several kinds")
-            found.setdefault(taps[0], Window(made, taps[0], own))
-    order = {axis: k for k, axis in enumerate(layer.result.axes)}
-    yield from sorted(found.values(), key=lambda each: min((order[axis] for axis in each.made), default=-1))
 
 
 @dataclass(frozen=True)
@@ -126,7 +79,7 @@ class ProductKernel(Kernel):
                 read.append(joined_span(code, axes, work))
                 seen.append(stride_of(lines, axes, code, work))
             else:
-                span, stride = window_of(self.layer, window.position, lines)
+                span, stride = window_of(self.layer, window.coordinate, lines.dims)
                 read.append(span)
                 seen.append(stride)
         first = own.groups or own.channels
@@ -209,7 +162,7 @@ def _kernel(
     positions: tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Axis, ...]],
     own: tuple[Window | None, Window | None],
 ) -> ProductKernel | None:
-    if any(window.made or window.position.offset for window in windows_of(layer, product.weights)):
+    if any(window.made for window in windows_of(layer, product.weights)):
         return None
     if {w.tap for w in own if w is not None} != set(product.taps):
         return None

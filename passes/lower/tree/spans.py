@@ -62,11 +62,11 @@ def through(position: Position, extent: int, spans: Spans) -> Span:
             return Span(ZERO, extent, extent)
         limit = start + (reach - 1) - (end(span) - span.limit) * factor + 1
     if own.divisor > 1:
-        divided = _divided(start, own.divisor)
-        if divided is None or limit is not None:
+        rounded = divided(start, own.divisor)
+        if rounded is None or limit is not None:
             return Span(ZERO, extent, extent)
         reach = (start.base % own.divisor + reach - 1) // own.divisor + 1
-        start, high = divided, high // own.divisor
+        start, high = rounded, high // own.divisor
     return settled(Span(start, reach, max(0, min(extent, high + 1)), limit))
 
 
@@ -78,8 +78,8 @@ def settled(span: Span) -> Span:
     return Span(Affine(low), max(1, min(span.start.base + span.extent, span.bound) - low), span.bound)
 
 
-def _divided(start: Affine, divisor: int) -> Affine | None:
-    """Rounded down, where every loop moves by whole positions."""
+def divided(start: Affine, divisor: int) -> Affine | None:
+    """A position rounded down; None where a loop moves it by a part of one."""
     if any(each % divisor for each in (*start.loops, start.core, start.cluster)):
         return None
     loops = tuple(each // divisor for each in start.loops)

@@ -27,6 +27,7 @@ from frustum.passes.lower.tree.kernel import (
     view_of,
 )
 from frustum.passes.lower.tree.spans import NotLowered
+from frustum.passes.lower.tree.windows import Window, window_of
 
 
 def axes_of(operand: Operand) -> frozenset[Axis]:
@@ -195,9 +196,9 @@ class ReduceKernel(ElementKernel):
 
 @dataclass(frozen=True)
 class PoolKernel(Kernel):
-    """Windows along one or two of the layer's dimensions; `windows`: of each its axes and its tap."""
+    """Windows along one or two of the layer's dimensions."""
 
-    windows: tuple[tuple[tuple[Axis, ...], Position], ...] = ()
+    windows: tuple[Window, ...] = ()
 
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self.four
@@ -205,7 +206,7 @@ class PoolKernel(Kernel):
     @cached_property
     def four(self) -> list[tuple[Axis, ...]]:
         """Axes of the four dimensions: windows are in the last two."""
-        moved = [own for own, _ in self.windows]
+        moved = [window.made for window in self.windows]
         flat = [axis for own in moved for axis in own]
         first = self.out.index(flat[0]) if flat else len(self.out)
         before = tuple(axis for axis in self.out[:first])
@@ -219,14 +220,15 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         held = work.operands[0]
         box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
-        rank = len(op.kernel)
-        numbers = [(k, d, s, *pads) for k, d, s, pads in zip(
-            op.kernel, op.dilations, op.strides, zip(op.pads[:rank], op.pads[rank:], strict=True), strict=True)]
-        both = [*numbers, *[(1, 1, 1, 0, 0)] * (2 - rank)]
-        spans, strides = [], []
+        spans, strides, numbers, pads = [], [], [], self.pads()
         for number, axes in enumerate(self.four[2:]):
-            span, stride = window_of(self.layer, self.windows[number][1], held) if number < len(self.windows) else (
-                joined_span(code, axes, work), 0)
+            if number < len(self.windows):
+                window = self.windows[number]
+                span, stride = window_of(self.layer, window.coordinate, held.dims)
+                numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
+            else:
+                span, stride = joined_span(code, axes, work), 0
+                numbers.append((1, 1, 1, 0, 0))
             strides.append(stride)
             spans.append(span)
         view = view_of(code, work, held, self.four)
@@ -234,27 +236,22 @@ class PoolKernel(Kernel):
         made = isa.Pool(
             kind=str(op.kind), in_view=View(held.element, ZERO, tuple(own)), rows=spans[0], cols=spans[1], box=box,
             out_view=view_of(code, work, work.out, self.four),
-            kernel=tuple(each[0] for each in both), dilations=tuple(each[1] for each in both),
-            strides=tuple(each[2] for each in both), include_pad=bool(op.count_include_pad),
-            pad_low=tuple(max(0, each[3]) for each in both), pad_high=tuple(max(0, each[4]) for each in both),
+            kernel=tuple(each[0] for each in numbers), dilations=tuple(each[1] for each in numbers),
+            strides=tuple(each[2] for each in numbers), include_pad=bool(op.count_include_pad),
+            pad_low=tuple(each[3] for each in numbers), pad_high=tuple(each[4] for each in numbers),
             act=self.act,
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)
 
-
-def window_of(layer: Layer, position: Position, held: Any) -> tuple[Span, int]:
-    """Positions that windows read of their operand, 0 being the first that is there, and bytes between them."""
-    own = position.refined()
-    dim = next(dim for dim in held.dims if dim.coordinate.refined().terms == own.terms)
-    start, stop = 0, None
-    for operand in layer.operands:
-        for piece in operand.pieces:
-            for guard in piece.guards:
-                if guard.position.refined().terms == own.terms and guard.fill is not None and stop is None:
-                    start, stop = guard.start, guard.stop
-    first = dim.span.start + (own.offset - start)
-    bound = stop - start if stop is not None else max(1, own.hull({})[1] - start)
-    return Span(first, dim.span.extent, bound), dim.stride
+    def pads(self) -> list[tuple[int, int]]:
+        """Positions that count before and behind the operand, along each window's coordinate."""
+        op: Any = self.layer.source
+        rank, found = len(op.kernel), list[tuple[int, int]]()
+        dims = (k for k, extent in enumerate(op.kernel) if extent > 1)
+        for k, window in zip(dims, self.windows, strict=True):
+            step = op.dilations[k] // window.dilation
+            found.append((max(0, op.pads[k]) // step, max(0, op.pads[k + rank]) // step))
+        return found
 
 
 @dataclass(frozen=True)

@@ -27,24 +27,14 @@ from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held, Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
 from frustum.passes.lower.tree.code import Code
-from frustum.passes.lower.tree.copies import CopyDim, Side, copy, size_of
+from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
-from frustum.passes.lower.tree.fetch import Gate, clipped, gated, limited, passes_before
+from frustum.passes.lower.tree.fetch import Gate, passes_before
 from frustum.passes.lower.tree.kernels import kernels_of
 from frustum.passes.lower.tree.nest import LayerPart, Sums
 from frustum.passes.lower.tree.pieces import Candidate, PieceChoice
-from frustum.passes.lower.tree.places import Place, packed
-from frustum.passes.lower.tree.spans import (
-    NotLowered,
-    Spans,
-    end,
-    hull,
-    later,
-    rolled,
-    span_of,
-    step_at,
-    through,
-)
+from frustum.passes.lower.tree.places import Place, packed, transfer
+from frustum.passes.lower.tree.spans import NotLowered, Spans, end, hull, later, rolled, span_of, step_at, through
 
 T = TypeVar("T")
 Made = Mapping[str, dict[Axis, Span]]
@@ -159,6 +149,22 @@ class PlanWalk(Ranged):
         self.code.unit = k
         if k < self.last_unit:
             self.code.emit(isa.Fetch(page=k + 1))
+
+    def find_reads(self, node: Node, held: Held) -> Iterator[Tensor]:
+        """What is loaded from DRAM, or may be."""
+        match node:
+            case Compute():
+                here = {*self.own(node, held), *(tensor for tensor, parts in held.items() if not parts)}
+                read = (tensor for name in node.layers for tensor in self.read_by(name))
+                yield from (tensor for tensor in read if tensor not in here)
+            case Loop():
+                yield from self.find_reads(node.body, held)
+            case Sequence():
+                for k, child in enumerate(node.children):
+                    made = set(self.made_in(child))
+                    begun = (self.tensors[r.tensor] for r in node.residents if r.first == k)
+                    yield from (tensor for tensor in begun if tensor not in made)
+                    yield from self.find_reads(child, self.held_at(node, k, held))
 
     # ------------------------------------------------------------ passes
 
@@ -385,27 +391,24 @@ class PlanWalk(Ranged):
     ) -> None:  # fmt: skip
         """A box between DRAM and SRAM: of what rolls, what no pass had before.  `begun`: only where passes of these loops
         have gone before."""
-        home, dims = self.dram.of(tensor), list[CopyDim]()
         self.code.layer = self.numbers[next(iter(names))]
-        for axis, span in box.items():
-            own = span
-            for roll in self.rolls if place.ring is not None and way == "load" else ():
-                own = rolled(own, roll.level)
-            sides = [home.side(axis, own.start), place.side(axis, own.start)]
-            has, low = place.has.get(axis), ZERO
-            if has is not None:
-                own, low = clipped(self.code, own, (has.start, has.start + has.extent))
-                sides[1] = Side(sides[1].stride, low, sides[1].ring) if sides[1].ring else sides[1]
-            ends = sides if way == "load" else sides[::-1]
-            dims.append(CopyDim(own, ends[0], ends[1]))
+        conditions = [passes_before(begun) - 1] if begun else []
+        if way == "store":
+            home, parts = self.dram.stored(tensor)
+            if home is not None:
+                transfer(self.code, "gdma", box, place, home, conditions)
+            for part in parts:
+                part.store(self.code, box, place, conditions)
+            return
+        for roll in self.rolls if place.ring is not None else ():
+            box = {axis: rolled(span, roll.level) for axis, span in box.items()}
         gates = [self.rolls[-1].gates.get(name) for name in names] if self.rolls else []
         first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
-        if way == "load" and gates and None not in gates and first is not None and not self.does_roll(box):
-            dims = gated(dims, [first])
-        if begun:
-            dims = limited(dims, passes_before(begun))
-        ends = (home.buffer, place.buffer) if way == "load" else (place.buffer, home.buffer)
-        copy(self.code, "gdma", ends, self.elements[tensor], dims)
+        if gates and None not in gates and first is not None and not self.does_roll(box):
+            conditions.append(Affine.index(first.level) - first.first)
+        transfer(self.code, "gdma", box, self.dram.of(tensor), place, conditions)
+        if not conditions and not place.has:
+            self.dram.loaded(self.code, tensor, box, place)
 
     def does_roll(self, box: Mapping[Axis, Span]) -> bool:
         return bool(self.rolls) and any(step_at(span, self.rolls[-1].level) > 0 for span in box.values())
