@@ -33,11 +33,12 @@ from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
 from frustum.backend.weights_ahead import WeightsAhead
 from frustum.dialects import tile, unit
-from frustum.dialects.choices import AskedBorders, Carry, Optimise
+from frustum.dialects.choices import TREE, AskedBorders, Carry, Optimise
 from frustum.dialects.isa.instruction import Instruction
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, FetchOp, ProgramOp
 from frustum.dialects.module import TILED
+from frustum.dialects.plan.dialect import PlanOp
 from frustum.dialects.share_done import reach
 from frustum.dialects.weights.codec import CODECS
 from frustum.passes.errors import ModelError
@@ -80,6 +81,8 @@ from frustum.passes.lower.make_address_tables import MakeAddressTables
 from frustum.passes.lower.share_loads import ShareLoads
 from frustum.passes.lower.share_weights import ShareWeights
 from frustum.passes.lower.store_parts import StoreParts
+from frustum.passes.lower.tree.lower_plan import LowerPlan
+from frustum.passes.plan.text.search import SearchPlan
 from frustum.passes.plan.unit_runs import Runs
 from frustum.passes.tile.assign_order import AssignOrder
 from frustum.passes.tile.assign_owners import AssignOwners
@@ -170,6 +173,11 @@ class Choices:
         return passes
 
     @property
+    def is_tree(self) -> bool:
+        """Whether plans are trees."""
+        return self.policy == TREE
+
+    @property
     def asked_compression(self) -> str:
         """What was asked of weights, whatever became of it."""
         return "auto" if self.if_better else self.compression
@@ -194,6 +202,8 @@ def passes_to(stop: str, choices: Choices) -> Sequence[ModulePass]:
 
 def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The same without the user's edits, but for stop `lowered`."""
+    if choices.is_tree:
+        return tree_passes(stop, choices)
     element = FLOATS.get(choices.dtype or "")
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     free: list[ModulePass] = [RemoveRoundings(to=element)] if element in ("f16", "bf16") else []
@@ -226,6 +236,20 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "placed": (LowerUnits(), *order_passes(choices)),
         "fixed": (*((WeightsAhead(), FillsAhead()) if choices.ahead else ()), Allocate(), HoistLoads(), Schedule()),
     }[stop]
+
+
+def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
+    """The same of policy `tree`: from `fused` on the module has plans, and `placed` and `tiled` add nothing."""
+    element = FLOATS.get(choices.dtype or "")
+    types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
+    return {
+        "typed": (
+            FindAttention(), FindNormalise(), SplitReductions(), Canonicalize(), *types, FuseResidual(),
+            PartProducts(of_any_size=True),
+        ),
+        "fused": (SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram),),
+        "fixed": (Allocate(), HoistLoads(), Schedule()),
+    }.get(stop, ())  # fmt: skip
 
 
 def borders_to_fuse(choices: Choices) -> Literal["overlap", "exchange", "sent", "auto"]:
@@ -279,6 +303,8 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
+    if choices.is_tree:
+        return choices.edited((LowerPlan(), ChooseLineBuffer()))
     keep: tuple[ModulePass, ...] = ()
     if choices.keeps_tensors:
         closely = choices.closely
@@ -305,7 +331,7 @@ def stop_of(module: ModuleOp) -> str:
     for op in module.walk():
         if isinstance(op, ProgramOp):
             return "fixed" if is_fixed(op) else "lowered"
-        if isinstance(op, tile.UnitOp):
+        if isinstance(op, tile.UnitOp | PlanOp):
             return "placed"
         if isinstance(op, unit.UnitOp):
             found = "tiled" if TILED in module.attributes else "fused"

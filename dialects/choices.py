@@ -18,7 +18,9 @@ PRESETS = {
     "greedy": "S1,1,4,8-10,12-17",
 }
 """Fusion policies that are rules (passes/fuse/policy.py reads them)."""
-POLICIES = OpenNames.of("policies", ("none", *PRESETS, "optimal"))
+TREE = "tree"
+"""The policy whose plan is a tree (docs/ir-plan.md)."""
+POLICIES = OpenNames.of("policies", ("none", *PRESETS, "optimal", TREE))
 """Fusion policies that have a name of their own; plug-ins have others."""
 AskedBorders: TypeAlias = Literal["overlap", "exchange", "auto"]
 """Of tiles: computed again, kept or sent, or what is cheaper."""

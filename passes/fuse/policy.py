@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frustum.dialects.choices import POLICIES, PRESETS
+from frustum.dialects.choices import POLICIES, PRESETS, TREE
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.errors import Error
 from frustum.dialects.plug_ins import all_of, plug_in, points_of, warn
@@ -93,7 +93,7 @@ def parse_policy(policy: str, rules: str | None = None, thresholds: str | None =
         )
     if rules is not None and policy != CUSTOM:
         raise PolicyError(f"policy '{policy}' has its own rules: give policy or rules, not both")
-    if policy in (NONE, OPTIMAL, CUTS):
+    if policy in (NONE, OPTIMAL, CUTS, TREE):
         if thresholds:
             raise PolicyError(f"policy '{policy}' has no rules, so no thresholds: found '{thresholds}'")
         return None

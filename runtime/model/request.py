@@ -27,7 +27,7 @@ from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, DTYPE, MODEL, P
 from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import check_dram, target_of
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy, problems_of
+from frustum.passes.fuse.policy import CUTS, OPTIMAL, TREE, PolicyError, chosen, parse_policy, problems_of
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import joined
 from frustum.passes.onnx.import_onnx import INT8
@@ -98,7 +98,8 @@ def splitting_of(request: Request, target: Target | None) -> Splitting:
         raise UsageError(f"error: {word} {error}") from error
     spreads = request.streams and request.placement == "each" and request.refuse is None
     chips = (target or targets.load(DEFAULT_TARGET)).chips if spreads else 1
-    return Splitting(request.split or "auto", refusal, chips)
+    when = "never" if request.policy == TREE else "auto"
+    return Splitting(request.split or when, refusal, chips)
 
 
 # --- the model ---------------------------------------------------------------------------------------------
@@ -300,7 +301,9 @@ def choices_for(
     else:
         policy = _set_policy(module, request, noted.get(POLICY), passes)
     compression = request.compress_weights or AUTO
-    if compression == AUTO and policy[0] == "none":
+    if policy[0] == TREE and request.compress_weights not in (None, "none"):
+        raise UsageError(f"error: --compress-weights {compression}: policy '{TREE}' has weights as they are")
+    if compression == AUTO and policy[0] in ("none", TREE):
         compression = "none"  # the reference to beat has everything as it is
     alike = {each.name: getattr(request, each.name, None) for each in fields(Choices)}
     choices = replace(

@@ -5,22 +5,73 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, Region, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import Rewriter
+from xdsl.utils.exceptions import PassFailedException
 
 from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects.axes.access import View
 from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.graph.axes import read_with_views
 from frustum.dialects.plan.check import with_copies
 from frustum.dialects.plan.count import Counted, count
+from frustum.dialects.plan.dialect import tree_of
 from frustum.dialects.plan.tree import Node, Sequence, layers_in
 from frustum.dialects.target import Target
+from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, elements_of
 from frustum.passes.lower.tree.layouts import orders_of
+from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.lower.tree.walk import PlanWalk
 from frustum.passes.lower.unit.program import Names
+from frustum.passes.plan.text.apply import plans_of
+
+
+@dataclass(frozen=True)
+class LowerPlan(ModulePass):
+    """Write the plan of every network as instructions.
+
+    Before: networks, each with its `fplan.plan`; element types are those of the device.  After: one `fisa.program` for
+    each, with a barrier between the children of the plan's outermost sequence.  Raises NotLowered for what no program
+    is made of yet: clusters, chips, integers, and constructs that it names.
+    """
+
+    name = "frustum-lower-plan"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        target, names = target_of(op), Names()
+        if target.chip.clusters > 1 or target.chips > 1:
+            found = f"{target.chips} chips of {target.chip.clusters} clusters"
+            raise NotLowered(f"a plan is lowered for one cluster, {target.name} has {found}")
+        plans = {plan.network_name: plan for plan in plans_of(op)}
+        for network in list(g.networks_of(op)):
+            plan = plans.get(network.sym_name.data)
+            if plan is None:
+                raise PassFailedException(f"@{network.sym_name.data} has no plan: run frustum-plan-search first")
+            axes, views = read_with_views(network)
+            check_floats(network)
+            program = lowered_plan(network, axes, views, tree_of(plan), target, names)
+            op.attributes.update(names.attributes())
+            Rewriter.erase_op(plan)
+            block = network.parent
+            assert block is not None
+            block.insert_op_before(program, network)
+            network.detach()
+            network.erase()
+
+
+def check_floats(network: g.NetworkOp) -> None:
+    """NotLowered where a layer computes with integers that stand for numbers."""
+    for op in network.body.block.ops:
+        if getattr(op, "scales", None) is not None or getattr(op, "zeros", None) is not None:
+            raise NotLowered(f"{op.name} of integers: only plans of floating-point networks are lowered")
 
 
 def lowered_plan(

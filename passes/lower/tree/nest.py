@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from xdsl.ir import SSAValue
 
+from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
@@ -18,8 +19,8 @@ from frustum.dialects.isa.program import ACCUMULATORS, ZERO, Affine, CopyEngine,
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (
-    Fetched,
     FetchDim,
+    Fetched,
     Gate,
     PlacesOf,
     fetch,
@@ -30,7 +31,6 @@ from frustum.passes.lower.tree.fetch import (
 from frustum.passes.lower.tree.kernel import Kernel, Want, Work, coordinate
 from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, through
-from frustum.dialects.axes.access import Affine as Position
 
 FAR = 1 << 30
 """More positions than any axis has."""
@@ -119,7 +119,7 @@ class _Writer:
             start += Affine(core=extent)
         limit = own.limit
         if loop.count * loop.step > own.extent and self.code.extremes(end(own))[0] < own.bound:
-            if limit is not None and not self.code.plain(own).limit is None:
+            if limit is not None and self.code.plain(own).limit is not None:
                 raise NotLowered(f"{self.layer.name}: pieces of {axis.name} with two ends")
             limit = end(own)
         return Span(start, extent, own.bound, limit)

@@ -22,7 +22,7 @@ from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned, ceil_div
 from frustum.dialects.isa.program import ZERO, Affine, Element, Span
-from frustum.dialects.plan.check import PlanError, title
+from frustum.dialects.plan.check import title
 from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held, Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Resident, Sequence, layers_in
@@ -436,7 +436,9 @@ class PlanWalk(Ranged):
             old = piece.tensor
             is_free = not others and old in own and last[old] == layer.name and old not in self.carried
             is_alike = self.elements[old] == self.elements[layer.result]
-            if is_free and is_alike and self.here[old][-1].ring is None:  # a ring is as long as its own readers need
+            wide = [(self.box_of(layer.result, users, roll.made), roll) for roll in self.rolls]
+            does_roll = any(self.ring_of(box, roll) for box, roll in wide)  # a ring is as long as its own readers need
+            if is_free and is_alike and not does_roll and self.here[old][-1].ring is None:
                 return self.in_storage(layer.result, old)
         return self.buffer(layer.result, users, made)
 

@@ -28,6 +28,7 @@ class SearchPlan(ModulePass):
 
     Before: networks, and the target.  After: behind each stands its `fplan.plan`, in place of one that was there.
     `optimise`: what there is least of instead, `time` or `energy`.  `carry`: the type of sums that wait between passes.
+    `sram`: the share of a cluster's SRAM that plans may use.
     `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks.
     Raises `DoesNotFit` where no plan fits the SRAM of a cluster, `PlanError` where a cut is after no layer, `WishError`
     where energy is asked for and bytes take none.
@@ -37,6 +38,7 @@ class SearchPlan(ModulePass):
     optimise: Optimise = "bytes"
     carry: Carry = "auto"
     cuts: str | None = None
+    sram: float = 1.0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
@@ -46,7 +48,8 @@ class SearchPlan(ModulePass):
         cuts = [None for _ in read] if self.cuts is None else cuts_after(read, self.cuts)
         for network, axes, own in zip(networks, read, cuts, strict=True):
             wishes = Wishes(self.optimise, target, self.carry, own)
-            tree, _ = fitting_plan(axes, target.cluster.sram.capacity_bytes, linked_clusters(target), wishes)
+            room = int(self.sram * target.cluster.sram.capacity_bytes)
+            tree, _ = fitting_plan(axes, room, linked_clusters(target), wishes)
             name = network.sym_name.data
             if name in old:
                 Rewriter.erase_op(old[name])
