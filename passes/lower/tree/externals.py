@@ -23,6 +23,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element, ExternalClass, Span
 from frustum.passes.analysis.module import element_in
 from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.layouts import Order
 from frustum.passes.lower.tree.outputs import OutputPart, OutputView
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import end, hull, step_at
@@ -56,13 +57,14 @@ class DramTensors:
 
     def __init__(
         self, network: g.NetworkOp, views: Mapping[SSAValue, View], elements: Mapping[Tensor, Element], block: Block,
-        made: Container[Tensor],
+        made: Container[Tensor], orders: Mapping[Tensor, Order],
     ) -> None:  # fmt: skip
         self.network, self.views, self.elements, self.block = network, views, elements, block
         self.places: dict[Tensor, Place] = {}
         self.outputs: list[OutputView] = []
         self.parts: dict[Tensor, list[OutputPart]] = {}
         self.made: Container[Tensor] = made
+        self.orders: Mapping[Tensor, Order] = orders
         self.loads: Counter[Tensor] = Counter()
         """How often a plan loads a tensor, loops aside."""
         self.passed: set[Tensor] = set()
@@ -150,6 +152,10 @@ class DramTensors:
             self.place(tensor, buffer)
         return self.places[tensor]
 
+    def order(self, tensor: Tensor) -> Order:
+        """Its axes as they lie in buffers, outermost first."""
+        return self.orders.get(tensor, tensor.axes) if tensor in self.made else tensor.axes
+
     def weight_of(self, tensor: Tensor) -> SSAValue:
         return next(
             value for value, view in self.views.items()
@@ -158,7 +164,7 @@ class DramTensors:
 
     def place(self, tensor: Tensor, buffer: SSAValue) -> None:
         size = ELEMENT_BYTES[self.elements[tensor]]
-        strides = {axis: step * size for axis, step in weights(tensor.axes).items()}
+        strides = {axis: step * size for axis, step in weights(self.order(tensor)).items()}
         self.places[tensor] = Place(buffer, "dram", self.elements[tensor], strides)
 
     def external(self, name: str, kind: ExternalClass, value: SSAValue, dtype: str | None) -> SSAValue:

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
 from frustum.dialects.axes.access import Affine as Position
-from frustum.dialects.axes.access import Piece, digits
-from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.access import Guard, Piece
+from frustum.dialects.axes.axis import Axis, extent_of
 from frustum.dialects.axes.network import Operand
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import ZERO, Affine, CopyEngine, Element, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import CopyDim, Side, copy
-from frustum.passes.lower.tree.places import Place
-from frustum.passes.lower.tree.regions import Clip, End, Linear, Region, Term, can_fill, move
+from frustum.passes.lower.tree.layouts import digits_of, runs_of
+from frustum.passes.lower.tree.places import Place, Run
+from frustum.passes.lower.tree.regions import Clip, End, Linear, Region, Term, can_fill, is_divisible, move
 from frustum.passes.lower.tree.spans import NotLowered, divided
 
 PlacesOf = Callable[[Tensor], Sequence[Place]]
@@ -73,33 +74,32 @@ class Fetched:
 
 def fetch(code: Code, engine: CopyEngine, operand: Operand, into: Fetched, places: PlacesOf) -> None:
     """Adds the copies that fill a core's buffer.  NotLowered where positions are not affine."""
-    region, dst = Region.of([dim.span for dim in into.dims]), into.end()
     gates = [Affine.index(gate.level) - gate.first for gate in into.gates]
-    region = replace(region, conditions=(*gates, *into.conditions))
-    parts = [part for piece in operand.pieces for part in _Piece(code, piece, into.dims, region, dst).parts()]
-    fill = _fill(code, engine, operand, into, parts, places)
+    region = replace(Region.of([dim.span for dim in into.dims]), conditions=(*gates, *into.conditions))
+    parts = list[_Part]()
+    for piece in operand.pieces:
+        for place in places(piece.tensor):
+            parts += _Piece(code, piece, into.dims, place).parts(region, into.end())
+    fill = _fill(code, engine, operand, into, parts)
     for part in parts:
-        for place in places(part.tensor):
-            region = part.region.clipped(place.clips(part.at))
-            move(code, engine, into.element, region, place.end(part.at), part.dst, fill)
+        move(code, engine, into.element, part.region, part.src, part.dst, fill)
 
 
 def _fill(
-    code: Code, engine: CopyEngine, operand: Operand, into: Fetched, parts: Sequence[_Part], places: PlacesOf
+    code: Code, engine: CopyEngine, operand: Operand, into: Fetched, parts: Sequence[_Part]
 ) -> float | None:  # fmt: skip
     """What the one copy of the operand writes beyond ends; None where there are several, and values lie there already,
     or nothing is beyond."""
-    fills = [(guard.fill, part) for part in parts for guard in part.piece.guards if guard.fill is not None]
-    known = {fill for fill, part in fills if part.is_filled}
+    filled = {part.piece for part in parts if part.is_filled}
+    known = {guard.fill for piece in filled for guard in piece.guards if guard.fill is not None}
     if not known:
         return None
     if len(known) > 1:
         raise NotLowered(f"an operand with several values beyond its ends: {sorted(map(str, known))}")
-    (fill,) = known
-    (first, *others), (place, *more) = parts, places(parts[0].tensor)
-    if not others and not more and not place.has and can_fill(code, first.region, place.end(first.at), first.dst):
+    (fill,), (first, *others) = known, parts
+    if not others and can_fill(code, first.region, first.src, first.dst):
         return fill
-    write_value(code, engine, place.buffer, into, fill)
+    write_value(code, engine, first.src.buffer, into, fill)
     return None
 
 
@@ -109,6 +109,15 @@ def write_value(code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, v
     dims = [CopyDim(Span(ZERO, dim.span.extent, dim.span.extent), Side(0), Side(dim.stride)) for dim in into.dims]
     beyond = CopyDim(Span(ZERO, 1, 0), Side(0), Side(0))
     copy(code, engine, (near, into.buffer), into.element, [beyond, *dims], value, conditions)
+
+
+def lying(piece: Piece, place: Place) -> Iterator[tuple[Run, Position]]:
+    """Where the axes of a tensor are read: those that lie one behind the other together, where they are read so."""
+    for run, position in runs_of(piece):
+        if place.step(run) is None or any(axis in run[1:] for axis in place.has):
+            yield from digits_of(run, position)
+        else:
+            yield run, position
 
 
 def linear(position: Position, dims: Sequence[FetchDim]) -> Linear:
@@ -130,16 +139,12 @@ def linear(position: Position, dims: Sequence[FetchDim]) -> Linear:
 
 @dataclass(frozen=True)
 class _Part:
-    """Positions of a tensor that one copy brings: where each of its axes is read in a region of the buffer."""
+    """What one copy brings of a piece."""
 
     piece: Piece
     region: Region
-    at: Mapping[Axis, Linear]
+    src: End
     dst: End
-
-    @property
-    def tensor(self) -> Tensor:
-        return self.piece.tensor
 
     @property
     def is_filled(self) -> bool:
@@ -149,7 +154,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Reach:
-    """A stretch of an axis: where `value` is in [0, size), the position read is `factor * value + offset`."""
+    """A stretch of positions: where `value` is in [0, size), or 0 or more, they are `factor * value + offset`."""
 
     value: Linear
     size: int | None
@@ -162,49 +167,68 @@ class _Reach:
         return own + self.offset if self.factor else Linear({}, Affine(self.offset))
 
 
+@dataclass(frozen=True)
+class _Raw:
+    """A position before it is rounded and bent into [0, extent): of axes of the tensor, or of a guard."""
+
+    value: Linear
+    divisor: int
+    bend: str
+    extent: int
+    run: Run = ()
+    guard: Guard | None = None
+
+    def at(self, number: int, factor: int, rest: Affine) -> _Raw:
+        return replace(self, value=self.value.at(number, factor, rest))
+
+    def turns(self, code: Code, region: Region) -> int:
+        """How often it goes around the end."""
+        low, high = region.extremes(code, self.value)
+        return high // (self.divisor * self.extent) - low // (self.divisor * self.extent)
+
+    def period(self, code: Code, region: Region) -> int:
+        """Steps after which it is rounded, and bent if it goes around often, as before."""
+        is_often = self.bend == "wrap" and self.turns(code, region) > self.divisor * self.extent
+        return self.divisor * (self.extent if is_often else 1)
+
+    def clips(self, reach: _Reach) -> Iterator[Clip]:
+        if reach.factor:
+            yield Clip(reach.value, reach.size)
+        if self.guard is not None:
+            size, is_filled = self.guard.stop - self.guard.start, self.guard.fill is not None
+            yield Clip(reach.position + -self.guard.start, size, is_filled)
+
+
 class _Piece:
-    """The copies of one piece of an operand."""
+    """The copies of one piece of an operand from one place."""
 
-    def __init__(self, code: Code, piece: Piece, dims: Sequence[FetchDim], region: Region, dst: End) -> None:
-        self.code, self.piece, self.dims, self.region, self.dst = code, piece, dims, region, dst
-        self.index: list[tuple[Axis, Position | None]] = [found for each in piece.index for found in self.places(*each)]
+    def __init__(self, code: Code, piece: Piece, dims: Sequence[FetchDim], place: Place) -> None:
+        self.code, self.piece, self.dims, self.place = code, piece, dims, place
 
-    def places(self, axis: Axis, position: Position) -> Iterable[tuple[Axis, Position | None]]:
-        """An axis of the tensor as a whole where one dimension moves it, else part by part."""
-        if axis.parts is None or any(dim.factor_in(dict(position.refined().terms)) == 1 for dim in self.dims if
-                                     {a for a, _ in dim.coordinate.refined().terms} == {a for a, _ in position.refined().terms}):
-            return [(axis, position)]
-        return list(digits((axis,), position))
-
-    def parts(self) -> Iterator[_Part]:
+    def parts(self, region: Region, dst: End) -> Iterator[_Part]:
         """One part; several where a position is rounded, or bent at the ends of an axis."""
-        guards = [
-            Clip(linear(guard.position, self.dims) + -guard.start, guard.stop - guard.start, guard.fill is not None)
-            for guard in self.piece.guards
-        ]
-        yield from self.stepped(self.region.clipped(guards), self.dst, [self.raw(axis, at) for axis, at in self.index])
+        raws = [replace(self.raw(guard.position.refined()), guard=guard) for guard in self.piece.guards]
+        for run, position in lying(self.piece, self.place):
+            raws.append(replace(self.raw(position), run=run, extent=extent_of(run)))
+        yield from self.stepped(region, dst, raws)
 
-    def raw(self, axis: Axis, position: Position | None) -> _Raw:
-        if position is None:
-            raise NotLowered(f"no position says what is read of {self.piece.tensor.name}")
-        own = position.refined()
-        number = self.rounded_dim(own)
-        if number is not None:
-            return _Raw(axis, Linear({number: 1}), 1, own.bend)
-        return _Raw(axis, linear(replace(own, divisor=1, bend="", extent=0), self.dims), own.divisor, own.bend)
-
-    def rounded_dim(self, own: Position) -> int | None:
-        """The dimension whose coordinate is a rounded position itself."""
-        bare = replace(own, bend="", extent=0)
-        return next((k for k, dim in enumerate(self.dims) if own.divisor > 1 and dim.coordinate == bare), None)
+    def raw(self, position: Position) -> _Raw:
+        """A position as one of dimensions; rounded, as the dimension whose coordinate it is, if there is one."""
+        bare = replace(position, bend="", extent=0)
+        if bare.divisor > 1:
+            number = next((k for k, dim in enumerate(self.dims) if dim.coordinate == bare), None)
+            if number is not None:
+                return _Raw(Linear({number: 1}), 1, position.bend, position.extent)
+        return _Raw(linear(replace(bare, divisor=1), self.dims), bare.divisor, position.bend, position.extent)
 
     def stepped(self, region: Region, dst: End, raws: Sequence[_Raw]) -> Iterator[_Part]:
         """Every so-manieth position of a dimension by itself where positions of several are rounded to one."""
         for raw in raws:
+            period = raw.period(self.code, region)
             for number, factor in raw.value.factors.items():
-                if factor % raw.divisor:
-                    start, extent = region.dims[number]
-                    step = raw.divisor // math.gcd(factor, raw.divisor)
+                start, extent = region.dims[number]
+                step = period // math.gcd(factor, period)
+                if step > 1 and extent > 1:
                     for first in range(min(step, extent)):
                         at = (number, step, start + first)
                         count = (extent - first + step - 1) // step
@@ -212,17 +236,20 @@ class _Piece:
                     return
         reaches = [list(self.reaches(region, raw)) for raw in raws]
         for chosen in itertools.product(*reaches):
-            clips = [Clip(each.value, each.size) for each in chosen]
-            cut = region.clipped(clips).cut(self.code)
+            at = {raw.run: each.position for raw, each in zip(raws, chosen, strict=True) if raw.guard is None}
+            clips = [clip for raw, each in zip(raws, chosen, strict=True) for clip in raw.clips(each)]
+            cut = region.clipped((*clips, *self.place.clips(at))).cut(self.code)
             if cut is not None:
-                yield _Part(self.piece, cut, {raw.axis: each.position for raw, each in zip(raws, chosen, strict=True)}, dst)
+                yield _Part(self.piece, cut, self.place.end(at), dst)
 
     def reaches(self, region: Region, raw: _Raw) -> Iterator[_Reach]:
-        """The stretches of an axis that a position leads to."""
-        extent, value = raw.axis.extent, self.divided(raw)
+        """The stretches that a position leads to."""
+        extent, value = raw.extent, self.divided(region, raw)
         low, high = region.extremes(self.code, value)
         if not raw.bend or (low >= 0 and high < extent):
-            yield _Reach(value, extent, 1, 0)
+            yield _Reach(value, None if raw.guard is not None else extent, 1, 0)
+        elif raw.bend == "wrap" and not any(factor % extent for factor in value.factors.values()) and is_divisible(value.rest, extent):
+            yield _Reach(value, None, 0, low % extent)
         elif raw.bend == "wrap":
             for turn in range(low // extent, high // extent + 1):
                 yield _Reach(value + -turn * extent, extent, 1, 0)
@@ -234,68 +261,17 @@ class _Piece:
             if high > last:
                 yield _Reach(value + -extent, None, -1 if is_mirror else 0, last - is_mirror)
 
-    def divided(self, raw: _Raw) -> Linear:
+    def divided(self, region: Region, raw: _Raw) -> Linear:
         """A rounded position where every dimension moves it by whole ones."""
         if raw.divisor == 1:
             return raw.value
-        rest = divided(raw.value.rest, raw.divisor)
-        if rest is None:
+        factors, rest = dict(raw.value.factors), raw.value.rest
+        for number in [number for number, factor in factors.items() if factor % raw.divisor]:
+            rest += region.dims[number][0] * factors.pop(number)  # of one position
+        found = divided(rest, raw.divisor)
+        if found is None:
             raise NotLowered(f"positions of {self.piece.tensor.name} are rounded, and loops move them by parts of one")
-        return Linear({number: factor // raw.divisor for number, factor in raw.value.factors.items()}, rest)
-
-
-@dataclass(frozen=True)
-class _Raw:
-    """A position along an axis before it is rounded and bent."""
-
-    axis: Axis
-    value: Linear
-    divisor: int
-    bend: str
-
-    def at(self, number: int, factor: int, rest: Affine) -> _Raw:
-        return replace(self, value=self.value.at(number, factor, rest))
-
-
-def clipped(code: Code, span: Span, clip: tuple[Affine, Affine] | None) -> tuple[Span, Affine]:
-    """A span with what a part has of it, and the position from which it then counts."""
-    if clip is None:
-        return span, ZERO
-    low, high = clip
-    if low.is_constant:
-        low = Affine(max(0, low.base))
-    extent = high - low
-    if not extent.is_constant:
-        raise NotLowered("a range of positions whose length changes from pass to pass")
-    bound, limit = extent.base, None if span.limit is None else span.limit - low
-    own = Affine(span.bound) - low
-    if own.is_constant:
-        bound = min(bound, own.base)
-    elif not code.is_inside(span):
-        if limit is not None:
-            raise NotLowered("a range of positions with three ends")
-        limit = own
-    return Span(span.start - low, span.extent, max(0, bound), limit), low
-
-
-def gated(dims: list[CopyDim], gates: Sequence[Gate]) -> list[CopyDim]:
-    """With limits that leave nothing in passes before a gate opens."""
-    for gate in gates:
-        dims = limited(dims, Affine.index(gate.level) - (gate.first - 1))
-    return dims
-
-
-def limited(dims: Sequence[CopyDim], passes: Affine) -> list[CopyDim]:
-    """With a limit that leaves nothing where this number is 0 or less, and all where it is 1 or more."""
-    found = list(dims)
-    number = next((k for k, dim in enumerate(found) if dim.span.limit is None and not dim.rings), None)
-    if number is None:
-        found.append(CopyDim(Span(ZERO, 1, 1), Side(0), Side(0)))
-        number = len(found) - 1
-    span = found[number].span
-    bound = max(1, span.bound, span.start.base + span.extent)
-    found[number] = replace(found[number], span=replace(span, limit=passes * bound))
-    return found
+        return Linear({number: factor // raw.divisor for number, factor in factors.items()}, found)
 
 
 def passes_before(levels: Iterable[int]) -> Affine:

@@ -27,6 +27,7 @@ from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, elements_of
+from frustum.passes.lower.tree.layouts import orders_of
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.lower.tree.walk import PlanWalk
 from frustum.passes.lower.unit.program import Names
@@ -89,7 +90,8 @@ def lowered_plan(
     counted = count(network, plan) if counted is None else counted
     own = with_copies(network, plan)
     code = Code(target)
-    dram = DramTensors(op, views, elements_of(own, views), code.block, own.maker)
+    orders = orders_of(piece for layer in own.layers for operand in layer.operands for piece in operand.pieces)
+    dram = DramTensors(op, views, elements_of(own, views), code.block, own.maker, orders)
     dram.declare()
     body = code.block
     children = plan.children if isinstance(plan, Sequence) else (plan,)

@@ -17,21 +17,19 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ACCUMULATORS, ZERO, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
-from frustum.passes.lower.tree.copies import CopyDim, Side, copy, size_of
+from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (
     FetchDim,
     Fetched,
     Gate,
     PlacesOf,
-    clipped,
     fetch,
-    limited,
     passes_before,
     passes_left,
     write_value,
 )
 from frustum.passes.lower.tree.kernel import Kernel, Want, Work, coordinate
-from frustum.passes.lower.tree.places import Place
+from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, through
 
 FAR = 1 << 30
@@ -243,25 +241,15 @@ class _Writer:
 
     def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
         """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""
-        held, dims = held or self.out, list[CopyDim]()
+        held = held or self.out
+        box = {axis: self.now[axis] for axis in self.layer.result.axes}
         steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
-        for axis in self.layer.result.axes:
-            span = self.now[axis]
-            has, low = place.has.get(axis), ZERO
-            side = place.side(axis, span.start)
-            if has is not None:
-                span, low = clipped(self.code, span, (has.start, has.start + has.extent))
-                side = Side(side.stride, low, side.ring) if side.ring else side
-            own = Side(steps[axis])
-            dims.append(CopyDim(span, own, side) if way == "out" else CopyDim(span, side, own))
-        at = Side(0, Affine(place.offset))
-        dims.append(CopyDim(Span(ZERO, 1, 1), *((Side(0), at) if way == "out" else (at, Side(0)))))
-        if passes is not None:
-            dims = limited(dims, passes)
+        own = Place(held.buffer, "nram", held.element, steps, {axis: span.start for axis, span in box.items()})
+        conditions = [] if passes is None else [passes - 1]
         if way == "out" and self.part.pieces.dealt is None and self.cores > 1:
-            dims = limited(dims, Affine(1, core=-1))  # all have made the same: one stores it
-        ends: tuple[SSAValue, SSAValue] = (held.buffer, place.buffer)
-        copy(self.code, "mvdma", ends if way == "out" else ends[::-1], held.element, dims)
+            conditions.append(Affine(core=-1))  # all have made the same: one stores it
+        ends = (own, place) if way == "out" else (place, own)
+        transfer(self.code, "mvdma", box, ends[0], ends[1], conditions)
 
     # ------------------------------------------------------------ instructions
 

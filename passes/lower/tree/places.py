@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.isa.program import ZERO, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
-from frustum.passes.lower.tree.copies import Side, size_of
+from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.regions import Clip, End, Linear, Region, Term, move
 from frustum.passes.lower.tree.spans import NotLowered
+
+Run: TypeAlias = tuple[Axis, ...]
+"""Axes, outermost first, with one position for all of them."""
 
 
 @dataclass(frozen=True)
@@ -40,42 +45,45 @@ class Place:
     taken: int = 0
     """Bytes of SRAM, copies too."""
 
-    def side(self, axis: Axis, start: Affine, factor: int = 1) -> Side:
-        """How positions of an axis lie here, every `factor`-th from a nominal start on.  NotLowered where parts of the
-        axis do not lie one behind the other."""
-        stride, origin, ring, weight = self.strides[axis.leaves[-1]], ZERO, 0, 1
-        for leaf in reversed(axis.leaves):
-            if leaf.extent > 1 and self.strides[leaf] != stride * weight:
-                raise NotLowered(f"positions along {axis.name} that do not lie one behind the other")
-            origin += self.origin.get(leaf, ZERO) * weight
-            if self.ring is not None and self.ring[0] is leaf:
-                ring = self.ring[1] * weight
-            weight *= leaf.extent
-        if ring:
-            return Side(stride, ZERO, ring)
-        return Side(stride * factor, (start - origin) * stride)
+    def step(self, run: Run) -> int | None:
+        """Bytes from one position to the next of axes that lie one behind the other as one; None where they do not."""
+        stride, weight = self.strides[run[-1]], 1
+        for axis in reversed(run):
+            if axis.extent > 1 and self.strides[axis] != stride * weight:
+                return None
+            if self.ring is not None and self.ring[0] is axis and axis is not run[0]:
+                return None
+            weight *= axis.extent
+        return stride
 
-    def end(self, at: Mapping[Axis, Linear]) -> End:
-        """The buffer, with axes (leaves, or all of the leaves of one) at these positions of a region."""
+    def end(self, at: Mapping[Run, Linear]) -> End:
+        """The buffer, with axes at these positions of a region."""
         terms = list[Term]()
-        for axis, position in at.items():
-            side = self.side(axis, ZERO)
-            terms.append(Term(position, side.stride, side.ring))
-            if not side.ring:
-                terms.append(Term(Linear({}, side.offset), 1))
+        for run, position in at.items():
+            stride, origin, inner = self.step(run), ZERO, 1
+            if stride is None:
+                raise NotLowered(f"positions along {run[0].name} that do not lie one behind the other")
+            for axis in reversed(run):
+                origin += self.origin.get(axis, ZERO) * inner
+                if axis is not run[0]:
+                    inner *= axis.extent
+            if self.ring is not None and self.ring[0] is run[0]:
+                terms.append(Term(position, stride, self.ring[1] * inner))
+            else:
+                terms.append(Term(position + origin * -1, stride))
         return End(self.buffer, tuple(terms), self.offset)
 
-    def clips(self, at: Mapping[Axis, Linear]) -> Iterator[Clip]:
+    def clips(self, at: Mapping[Run, Linear]) -> Iterator[Clip]:
         """Of these positions those that are here.  NotLowered where some of an axis are that is inside another one."""
-        for leaf, has in self.has.items():
-            axis = next(own for own in at if leaf in own.leaves)
-            if axis.leaves[0] is not leaf:
-                raise NotLowered(f"a part along {leaf.name} of a tensor that is read along {axis.name}")
-            inner = axis.extent // leaf.extent
-            yield Clip(at[axis] + has.start * -inner, has.extent * inner)
-            yield Clip(-at[axis] + (has.bound * inner - 1), None)
+        for axis, has in self.has.items():
+            run = next(own for own in at if axis in own)
+            if run[0] is not axis:
+                raise NotLowered(f"a part along {axis.name} of a tensor that is read along {run[0].name}")
+            inner = math.prod(each.extent for each in run[1:])
+            yield Clip(at[run] + has.start * -inner, has.extent * inner)
+            yield Clip(-at[run] + (has.bound * inner - 1), None)
             if has.limit is not None:
-                yield Clip(-at[axis] + (has.limit * inner - 1), None)
+                yield Clip(-at[run] + (has.limit * inner - 1), None)
 
     def plane(self, number: int) -> Place:
         """The box of one number of each element."""
@@ -97,6 +105,6 @@ def transfer(
     code: Code, engine: CopyEngine, box: Mapping[Axis, Span], src: Place, dst: Place, conditions: Sequence[Affine] = ()
 ) -> None:  # fmt: skip
     """Adds the copies of a box of a tensor that both places have, in passes in which all conditions are 0 or more."""
-    at = {axis: Linear({number: 1}) for number, axis in enumerate(box)}
+    at = {(axis,): Linear({number: 1}) for number, axis in enumerate(box)}
     region = Region.of(list(box.values())).clipped((*src.clips(at), *dst.clips(at)))
     move(code, engine, src.element, replace(region, conditions=tuple(conditions)), src.end(at), dst.end(at))

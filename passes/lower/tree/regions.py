@@ -202,7 +202,7 @@ def _unwritable(code: Code, region: Region, ends: Sequence[End]) -> int | None:
         if len(each.value.factors) > 1:
             return min(each.value.factors, key=extents.__getitem__)
         for number, factor in each.value.factors.items():
-            if not _is_divisible(each.value.rest, factor):
+            if not is_divisible(each.value.rest, factor):
                 return number
     for term in (term for end in ends for term in end.terms if term.ring):
         moved = [number for number, factor in term.position.factors.items() if extents[number] > 1 or factor != 1]
@@ -215,7 +215,8 @@ def _unwritable(code: Code, region: Region, ends: Sequence[End]) -> int | None:
     return None
 
 
-def _is_divisible(value: Affine, factor: int) -> bool:
+def is_divisible(value: Affine, factor: int) -> bool:
+    """Whether every loop moves a value by multiples."""
     return not any(each % factor for each in (*value.loops, value.core, value.cluster))
 
 

@@ -308,7 +308,7 @@ class PlanWalk(Ranged):
                 raise NotLowered(f"resident {tensor.name} [{part.axis} {part.start}:{part.stop}]: a loop cuts the axis")
             box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
         planes = self.planes(tensor)
-        strides, size = packed(tensor.axes, box, self.elements[tensor], ring)
+        strides, size = packed(self.dram.order(tensor), box, self.elements[tensor], ring)
         own = {"copies": copies} if ring is None else {"rolling": slack}
         size_bytes = aligned(size * planes)
         alloc = isa.AllocOp("sram", size_bytes, copies) if ring is None else isa.AllocOp("sram", size_bytes, rolling=slack)

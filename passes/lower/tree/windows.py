@@ -47,7 +47,7 @@ def windows_of(layer: Layer, operand: int) -> Iterator[Window]:
             taps = [axis for axis, _ in own.terms if axis.is_tap]
             if not taps:
                 continue
-            if len(taps) > 1 or own.divisor > 1:
+            if len(taps) > 1:
                 raise NotLowered(f"{layer.name}: windows that are no plain ones")
             moved = {axis for axis, _ in own.terms} - {taps[0]}
             made = tuple(axis for axis in layer.result.axes if axis in moved)
@@ -100,7 +100,7 @@ def inside(piece: Piece, coordinate: Position) -> tuple[int, int] | None:
         is_read |= bool(factor_of(position, coordinate))
     for guard in piece.guards:
         factor = factor_of(guard.position, coordinate)
-        if factor > 0 and guard.fill is not None:
+        if factor > 0 and guard.fill is not None and guard.position.is_linear:
             offset = guard.position.refined().offset
             low = max(low, -((offset - guard.start) // factor))
             high = min(high, (guard.stop - 1 - offset) // factor + 1)
