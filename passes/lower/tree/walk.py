@@ -32,7 +32,7 @@ from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
 from frustum.passes.lower.tree.fetch import Gate, passes_before
 from frustum.passes.lower.tree.kernels import kernels_of
 from frustum.passes.lower.tree.nest import LayerPart, Sums
-from frustum.passes.lower.tree.pieces import Candidate, PieceChoice
+from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.slices import SliceChoice
 from frustum.passes.lower.tree.spans import NotLowered, Spans, end, hull, later, rolled, span_of, step_at, through
@@ -67,6 +67,7 @@ class PlanWalk(Ranged):
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
         self.used: int = 0
         self.rolls: list[Roll] = []
+        self.known: Known = {}
 
     # ------------------------------------------------------------ nodes
 
@@ -530,7 +531,7 @@ class PlanWalk(Ranged):
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
             if cut:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
-            best = PieceChoice(self.code, kernel, spans, self.elements).best()
+            best = PieceChoice(self.code, kernel, spans, self.elements, self.known).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
         if found is None:
