@@ -3,8 +3,8 @@
 
 What comes from DRAM or goes there does so in slices of one axis, two copies each, while cores compute on the slice
 before; what does not have the axis lies there whole.  The choice is the way that takes the fewest cycles: of the DRAM
-port, for which short runs are as long as its shortest; of what comes before the first slice can be computed; and of sums
-that go to the cores and back with every slice.
+port, for which short runs are as long as its shortest, or of the cores, to which sums may go and back with every slice;
+and of what comes before the first slice can be computed.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class SliceChoice:
     room: int
     depth: int
     """Loops that are open."""
+    computing: Callable[[Spans], float]
+    """Cycles of the cores for a part."""
 
     def best(self) -> Slices:
         """NotLowered where no slice fits."""
@@ -107,17 +109,21 @@ class SliceChoice:
     def way(self, axis: Axis | None, step: int, moving: frozenset[Tensor]) -> Slices:
         count = 1 if axis is None else ceil_div(span_of(self.spans, axis).extent, step)
         dram = self.target.chip.dram
-        total = first = count * float(dram.latency_cycles) / PARTS
+        total = first = float(dram.latency_cycles)
         for tensor in self.tensors:
             cycles = self.port_bytes(tensor, axis, step, moving) / dram.port_bytes_per_cycle
             times = count if tensor in moving else 1
             total += cycles * times
             first += cycles
+        part, cores = dict(self.spans), 0.0
+        if axis is not None:
+            part[axis] = replace(span_of(self.spans, axis), extent=step, limit=None)
         if axis is not None and axis not in self.layer.result.axes:
             result = self.boxes(self.layer.result, self.spans)
             moved = 2 * count * _size(result) * size_of(self.homes(self.layer.result).element)
-            total += moved / (self.target.cluster.cores * self.target.core.mvdma.bytes_per_cycle)
-        return Slices(axis, step, moving, total + first)
+            cores += moved / (self.target.cluster.cores * self.target.core.mvdma.bytes_per_cycle)
+        cores += count * (self.computing(part) + self.target.cluster.sram.latency_cycles)
+        return Slices(axis, step, moving, max(total, cores) + first)
 
     def port_bytes(self, tensor: Tensor, axis: Axis | None, step: int, moving: frozenset[Tensor]) -> int:
         """Bytes of a box at the DRAM port."""

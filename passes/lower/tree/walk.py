@@ -31,7 +31,7 @@ from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
 from frustum.passes.lower.tree.fetch import Gate, passes_before
 from frustum.passes.lower.tree.kernels import kernels_of
-from frustum.passes.lower.tree.nest import LayerPart, Sums
+from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.slices import SliceChoice
@@ -476,7 +476,8 @@ class PlanWalk(Ranged):
         tensors = [*streams, *([layer.result] if is_stored else [])]
         own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
         chosen = SliceChoice(
-            self.code.target, layer, spans, tensors, self.dram.of, own_boxes, self.capacity - self.used, self.code.depth
+            self.code.target, layer, spans, tensors, self.dram.of, own_boxes, self.capacity - self.used, self.code.depth,
+            lambda part: self.pieces(layer, part, math.inf).cycles,
         ).best()  # fmt: skip
         axis, step, moving = chosen.axis, chosen.step, chosen.moving
         count = 1 if axis is None else ceil_div(span_of(spans, axis).extent, step)
@@ -526,6 +527,18 @@ class PlanWalk(Ranged):
 
     def part(self, layer: Layer, spans: Mapping[Axis, Span]) -> None:
         """A part of a layer whose operands and result lie in SRAM."""
+        found = self.pieces(layer, spans)
+        gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
+        levels = self.sum_levels(layer, {layer.name: dict(spans)})
+        part = LayerPart(
+            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, gates,
+            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), self.begins_there(layer)),
+        )  # fmt: skip
+        part.write(self.code)
+
+    def pieces(self, layer: Layer, spans: Spans, none: float | None = None) -> Candidate:
+        """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits, unless `none` says what that
+        takes."""
         found: Candidate | None = None
         for kernel in kernels_of(layer):
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
@@ -534,15 +547,11 @@ class PlanWalk(Ranged):
             best = PieceChoice(self.code, kernel, spans, self.elements, self.known).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
+        if found is None and none is not None:
+            return Candidate(kernels_of(layer)[0], Pieces({}, None, ()), none)
         if found is None:
             raise NotLowered(f"{layer.name}: no piece of it fits the cores")
-        gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
-        levels = self.sum_levels(layer, {layer.name: dict(spans)})
-        part = LayerPart(
-            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, gates,
-            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), self.begins_there(layer)),
-        )  # fmt: skip
-        part.write(self.code)
+        return found
 
     def sum_levels(self, layer: Layer, made: Made) -> list[int]:
         """Loops over whose passes its sums go on."""
