@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.layer_cycles import ClusterCycles
 from frustum.dialects.target import Target
-from frustum.dialects.target.durations import Convolution, vector_cycles
+from frustum.dialects.target.durations import Convolution, Mode, cheaper_mode, matrix_work, vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.kernel import Kernel, Want
@@ -32,6 +32,8 @@ STEP = 2
 """Candidates for a piece's extent are this apart, from all positions down. 2026-11-28."""
 CUT = 3
 """Along so many axes, the longest, all candidates are looked at; along others all positions or one. 2026-11-28."""
+NEAR = 4
+"""So many of the best candidates are looked at exactly. 2026-11-28."""
 Extents: TypeAlias = dict[Axis, NDArray[np.int64]]
 """Of each axis the extent of a piece, for all candidates."""
 Known: TypeAlias = dict[tuple[Any, ...], tuple[tuple[int, ...], int, tuple[int, ...], float] | None]
@@ -125,9 +127,11 @@ class PieceChoice:
             computing = self.computing(extents)
             for order in self.orders():
                 cycles = self.cycles(extents, dealt, order, computing)
-                k = int(cycles.argmin())
-                own = {axis: int(each[k]) for axis, each in extents.items()}
-                yield Candidate(self.kernel, Pieces(own, dealt, order), float(cycles[k]))
+                for k in np.argsort(cycles, kind="stable")[:NEAR].tolist():
+                    own = {axis: each[k : k + 1] for axis, each in extents.items()}
+                    exact = self.cycles(own, dealt, order, self.computing(own, is_exact=True))
+                    pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
+                    yield Candidate(self.kernel, pieces, float(exact[0]))
 
     # ------------------------------------------------------------ ways
 
@@ -275,8 +279,8 @@ class PieceChoice:
         port = self.target.cluster.sram.port_bytes_per_cycle / self.code.cores
         return min(float(self.target.core.mvdma.bytes_per_cycle), port)
 
-    def computing(self, extents: Extents) -> Any:
-        """Of one piece."""
+    def computing(self, extents: Extents, *, is_exact: bool = False) -> Any:
+        """Of one piece; exactly, or with every fill of the lines as a full one."""
         core, kernel = self.target.core, self.kernel
         size = size_of(self.elements[self.layer.operands[0].pieces[0].tensor])
         points = math.prod(extents[axis] for axis in self.axes)
@@ -294,7 +298,14 @@ class PieceChoice:
             count(kernel.images) * count(kernel.rows), count(kernel.columns), count(own.sums), count(own.channels), size,
             count(own.groups), taps[0], taps[1], 1 if kernel.windows[1] is None else kernel.windows[1].stride,
         )  # fmt: skip
-        return ClusterCycles(self.target.cluster).on_matrix(work)
+        if not is_exact:
+            return ClusterCycles(self.target.cluster).on_matrix(work)
+        sums = [coordinate.refined().terms for coordinate in kernel.wants[0].dims[-1:]]
+        is_last = sums == [((own.sums[-1], 1),)] if own.sums else False
+        plain = {each.name: getattr(work, each.name) for each in fields(work)}
+        work = replace(work, **{name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None})
+        mode: Mode = "channels_last" if is_last else cheaper_mode(core.matrix, work)
+        return np.array([matrix_work(core.matrix, work, mode).busy_cycles])
 
 
 def _halves(extent: int) -> list[int]:
