@@ -98,7 +98,7 @@ def splitting_of(request: Request, target: Target | None) -> Splitting:
         raise UsageError(f"error: {word} {error}") from error
     spreads = request.streams and request.placement == "each" and request.refuse is None
     chips = (target or targets.load(DEFAULT_TARGET)).chips if spreads else 1
-    when = "never" if request.policy == TREE else "auto"
+    when = "never" if request.policy == TREE or request.plan is not None else "auto"
     return Splitting(request.split or when, refusal, chips)
 
 
@@ -417,6 +417,10 @@ def policy_of(
     rules, thresholds = request.rules, request.thresholds
     asked = [flag for flag in ("cuts", "rules", "policy", "thresholds") if getattr(request, flag) is not None]
     name = request.policy or (None if rules else noted)
+    if request.plan is not None:
+        if asked and request.policy != TREE:
+            raise UsageError(f"error: --plan and --{asked[0]}: a plan that is given is as it is")
+        name = TREE
     if request.cuts is not None and request.policy != OPTIMAL:
         if len(asked) > 1:
             raise UsageError(f"error: --cuts and --{asked[1]}: one of them says where units end")

@@ -29,7 +29,7 @@ from frustum.runtime.study.planned import CountedPlan, planned
 
 WISHED = "policy", "rules", "thresholds", "cuts", "optimise", "carry"
 """Options of `compile` that ask something of a plan."""
-TAKEN = {"model", "target", "dtype", "shapes", "dims", "batch", "bind", "host", "weights_seed", *WISHED}
+TAKEN = {"model", "target", "dtype", "shapes", "dims", "batch", "bind", "host", "weights_seed", "plan", *WISHED}
 """These, and those that say something of the network or the machine, but not of how the present planner plans."""
 
 
