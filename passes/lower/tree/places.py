@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
+from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.isa.program import ZERO, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
@@ -84,6 +85,29 @@ class Place:
             yield Clip(-at[run] + (has.bound * inner - 1), None)
             if has.limit is not None:
                 yield Clip(-at[run] + (has.limit * inner - 1), None)
+
+    def through(self, index: Iterable[tuple[Axis, Position | None]]) -> Place:
+        """The place of a tensor that lies where its maker reads the one that is here, position for position.  NotLowered
+        where it does not."""
+        strides, origin, has, ring, offset = dict[Axis, int](), dict[Axis, Affine](), dict[Axis, Span](), None, self.offset
+        for old, position in index:
+            own = None if position is None else position.refined()
+            first = self.origin.get(old, ZERO)
+            if own is None or not own.is_linear or len(own.terms) > 1 or (not own.terms and not first.is_constant):
+                raise NotLowered(f"a result in the storage of what is read along {old.name}, not position for position")
+            if not own.terms:
+                offset += self.strides[old] * (own.offset - first.base)
+                continue
+            ((new, factor),) = own.terms
+            is_same = factor == 1 and not own.offset
+            if abs(factor) > 1 or (not is_same and (old in self.has or (self.ring is not None and self.ring[0] is old))):
+                raise NotLowered(f"a result in the storage of what is read along {old.name}, turned or moved in a ring")
+            strides[new], origin[new] = self.strides[old] * factor, (first - own.offset) * factor
+            if old in self.has:
+                has[new] = self.has[old]
+            if self.ring is not None and self.ring[0] is old:
+                ring = (new, self.ring[1])
+        return replace(self, strides=strides, origin=origin, has=has, ring=ring, offset=offset)
 
     def plane(self, number: int) -> Place:
         """The box of one number of each element."""

@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeVar
 
 from xdsl.ir import Block
 
@@ -37,7 +36,6 @@ from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.slices import SliceChoice
 from frustum.passes.lower.tree.spans import NotLowered, Spans, end, hull, later, rolled, span_of, step_at, through
 
-T = TypeVar("T")
 Made = Mapping[str, dict[Axis, Span]]
 """Of each layer what it makes in the passes of the loops that are open."""
 
@@ -364,17 +362,7 @@ class PlanWalk(Ranged):
         place, maker = self.here[old][-1], self.network.maker[tensor]
         self.here[old][-1] = replace(place, taken=0)
         index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
-        own = {position.terms[0][0]: axis for axis, position in index if position is not None and position.terms}
-
-        def renamed(known: Mapping[Axis, T]) -> dict[Axis, T]:
-            return {mine: known[theirs] for mine, theirs in own.items() if theirs in known}
-
-        if any(axis.extent > 1 and axis not in own for axis in tensor.axes):
-            raise NotLowered(f"resident {tensor.name} at {old.name}: not position for position")
-        ring = None if place.ring is None else (next(m for m, t in own.items() if t is place.ring[0]), place.ring[1])
-        return replace(
-            place, strides=renamed(place.strides), origin=renamed(place.origin), has=renamed(place.has), ring=ring
-        )  # fmt: skip
+        return place.through(index)
 
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
         """What its maker has made goes to DRAM where others want it."""
@@ -422,9 +410,12 @@ class PlanWalk(Ranged):
         last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
         for name in node.layers:
             layer = self.layers[name]
-            if layer.result in own:
-                users = [n for n in node.layers if n == name or layer.result in self.read_by(n)]
-                self.here[layer.result].append(self.handed(layer, users, made, own, last))
+            early = self.read_by(name) & self.carried.keys()  # states, which layers read before they are made
+            for tensor in (t for t in own if t is layer.result or t in early):
+                if not self.here[tensor]:
+                    maker = self.network.maker[tensor]
+                    users = [n for n in node.layers if n == maker.name or tensor in self.read_by(n)]
+                    self.here[tensor].append(self.handed(maker, users, made, own, last))
             self.layer(node, layer, made, held)
             for tensor in (t for t in own if last[t] == name):
                 self.used -= self.here[tensor].pop().taken
