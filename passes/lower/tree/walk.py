@@ -350,7 +350,7 @@ class PlanWalk(Ranged):
         if gone and resident.part is None and not is_made:
             place = replace(place, has=gone, completes=True)
         with self.code.at_stage(0 if is_ahead else self.code.stage):
-            if not is_made:
+            if not is_made and not self.is_made_anew(tensor):
                 self.move("load", tensor, box, place, names)
             elif levels := self.sum_levels(self.network.maker[tensor], made):
                 self.move("load", tensor, box, place, names, begun=levels)
@@ -364,15 +364,20 @@ class PlanWalk(Ranged):
         index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
         return place.through(index)
 
+    def is_made_anew(self, tensor: Tensor) -> bool:
+        """Whether its readers make it themselves."""
+        maker = self.network.maker.get(tensor)
+        return maker is not None and all(kernel.is_nothing for kernel in kernels_of(maker))
+
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
         """What its maker has made goes to DRAM where others want it."""
         tensor = self.tensors[resident.tensor]
-        if not self.leaves(tensor, node, resident) or held.get(tensor) == ():
+        if not self.leaves(tensor, node, resident) or held.get(tensor) == () or self.is_made_anew(tensor):
             return
         maker = self.network.maker[tensor]
         box = {axis: span_of(made[maker.name], axis) for axis in tensor.axes}
         (*outer, place) = self.here[tensor]
-        gone = missing_of(outer)
+        gone = missing_of(tensor, outer)
         self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
 
     def move(
@@ -444,7 +449,8 @@ class PlanWalk(Ranged):
         spans = made[layer.name]
         if all(kernel.is_nothing for kernel in kernels_of(layer)):
             return
-        streams = [tensor for tensor in dict.fromkeys(self.read_by_in_order(layer)) if not self.is_here(tensor)]
+        read = dict.fromkeys(self.read_by_in_order(layer))
+        streams = [tensor for tensor in read if not self.is_here(tensor) and not self.is_made_anew(tensor)]
         is_stored = not self.is_here(layer.result)
         if streams or is_stored:
             self.streamed(layer, spans, streams, is_stored)
@@ -460,7 +466,7 @@ class PlanWalk(Ranged):
     def missing(self, tensor: Tensor) -> dict[Axis, Span]:
         """Positions that no place in SRAM has, where some have others: of each axis along which there are parts, those
         behind them."""
-        return missing_of(place for place in self.here[tensor] if not place.completes)
+        return missing_of(tensor, (place for place in self.here[tensor] if not place.completes))
 
     def streamed(self, layer: Layer, spans: Mapping[Axis, Span], streams: list[Tensor], is_stored: bool) -> None:
         """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
@@ -567,10 +573,18 @@ class PlanWalk(Ranged):
         return layer.storage_of if any(place.buffer in buffers for place in self.here[layer.result]) else None
 
 
-def missing_of(places: Iterable[Place]) -> dict[Axis, Span]:
-    """What places leave out that have the first positions along some axis each."""
-    found = dict[Axis, int]()
+def missing_of(tensor: Tensor, places: Iterable[Place]) -> dict[Axis, Span]:
+    """What places leave out that have the first or the last positions along some axis each.  NotLowered for others."""
+    found = dict[Axis, tuple[int, int]]()
     for place in places:
         for axis, has in place.has.items():
-            found[axis] = max(found.get(axis, 0), has.start.base + has.extent)
-    return {axis: Span(Affine(start), axis.extent - start, axis.extent) for axis, start in found.items()}
+            low, high = found.get(axis, (0, axis.extent))
+            start, stop = has.start.base, has.start.base + has.extent
+            if start <= low:
+                low = max(low, stop)
+            elif stop >= high:
+                high = min(high, start)
+            else:
+                raise NotLowered(f"resident {tensor.name}: a part from the middle of {axis.name}")
+            found[axis] = low, max(low, high)
+    return {axis: Span(Affine(low), high - low, high) for axis, (low, high) in found.items()}
