@@ -7,11 +7,12 @@ the map, and a limit that moves).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.errors import Error
 from frustum.dialects.isa.program import ZERO, Affine, Span
@@ -76,6 +77,23 @@ def settled(span: Span) -> Span:
         return span
     low = max(0, span.start.base)
     return Span(Affine(low), max(1, min(span.start.base + span.extent, span.bound) - low), span.bound)
+
+
+def presence(piece: Piece, spans: Spans) -> Iterator[Affine]:
+    """Numbers that are 0 or more in passes in which a part of a layer reads something of a piece, as far as the clipping
+    of what it reads does not say so by itself."""
+    ranges = {(each.refined().terms, -each.refined().offset): axis.extent for axis, each in piece.by_leaf if each}
+    for guard in piece.guards:
+        own = guard.position.refined()
+        if not own.is_linear or ranges.get((own.terms, guard.start - own.offset)) == guard.stop - guard.start:
+            continue
+        low = high = Affine(own.offset)
+        for axis, factor in own.terms:
+            span = span_of(spans, axis)
+            ends = span.start * factor, (span.start + (span.extent - 1)) * factor
+            low, high = low + ends[factor < 0], high + ends[factor > 0]
+        yield low * -1 + (guard.stop - 1)
+        yield high + -guard.start
 
 
 def divided(start: Affine, divisor: int) -> Affine | None:

@@ -34,7 +34,18 @@ from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.slices import SliceChoice
-from frustum.passes.lower.tree.spans import NotLowered, Spans, end, hull, later, rolled, span_of, step_at, through
+from frustum.passes.lower.tree.spans import (
+    NotLowered,
+    Spans,
+    end,
+    hull,
+    later,
+    presence,
+    rolled,
+    span_of,
+    step_at,
+    through,
+)
 
 Made = Mapping[str, dict[Axis, Span]]
 """Of each layer what it makes in the passes of the loops that are open."""
@@ -351,9 +362,9 @@ class PlanWalk(Ranged):
             place = replace(place, has=gone, completes=True)
         with self.code.at_stage(0 if is_ahead else self.code.stage):
             if not is_made and not self.is_made_anew(tensor):
-                self.move("load", tensor, box, place, names)
+                self.move("load", tensor, box, place, names, self.conditions_of(tensor, names, made))
             elif levels := self.sum_levels(self.network.maker[tensor], made):
-                self.move("load", tensor, box, place, names, begun=levels)
+                self.move("load", tensor, box, place, names, [passes_before(levels) - 1])
         self.here[tensor].append(place)
         return size * is_ahead
 
@@ -382,12 +393,12 @@ class PlanWalk(Ranged):
 
     def move(
         self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Iterable[str],
-        begun: Iterable[int] = (),
+        conditions: Iterable[Affine] = (),
     ) -> None:  # fmt: skip
-        """A box between DRAM and SRAM: of what rolls, what no pass had before.  `begun`: only where passes of these loops
-        have gone before."""
+        """A box between DRAM and SRAM: of what rolls, what no pass had before; in passes in which all conditions are 0 or
+        more."""
         self.code.layer = self.numbers[next(iter(names))]
-        conditions = [passes_before(begun) - 1] if begun else []
+        conditions = list(conditions)
         if way == "store":
             home, parts = self.dram.stored(tensor)
             if home is not None:
@@ -404,6 +415,16 @@ class PlanWalk(Ranged):
         transfer(self.code, "gdma", box, self.dram.of(tensor), place, conditions)
         if not conditions and not place.has:
             self.dram.loaded(self.code, tensor, box, place)
+
+    def conditions_of(self, tensor: Tensor, names: Iterable[str], made: Made) -> list[Affine]:
+        """Numbers that are 0 or more in passes in which layers read something of a tensor."""
+        found: set[tuple[Affine, ...]] = set()
+        for name in names:
+            pieces = (p for operand in self.layers[name].operands for p in operand.pieces if p.tensor is tensor)
+            for piece in pieces:
+                asked = presence(piece, made[name])
+                found.add(tuple(each for each in asked if self.code.extremes(each)[0] < 0))
+        return list(found.pop()) if len(found) == 1 else []
 
     def does_roll(self, box: Mapping[Axis, Span]) -> bool:
         return bool(self.rolls) and any(step_at(span, self.rolls[-1].level) > 0 for span in box.values())
@@ -512,9 +533,9 @@ class PlanWalk(Ranged):
         gone = self.missing(tensor)
         place = replace(place, has=gone, completes=True)
         if tensor is not layer.result:
-            self.move("load", tensor, box, place, [layer.name])
-        elif self.sum_levels(layer, made):
-            self.move("load", tensor, box, place, [layer.name], begun=self.sum_levels(layer, made))
+            self.move("load", tensor, box, place, [layer.name], self.conditions_of(tensor, [layer.name], made))
+        elif levels := self.sum_levels(layer, made):
+            self.move("load", tensor, box, place, [layer.name], [passes_before(levels) - 1])
         self.here[tensor].append(place)
 
     def store(self, layer: Layer, box: Mapping[Axis, Span]) -> None:
