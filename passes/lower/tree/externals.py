@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -200,7 +199,3 @@ def comes_once(box: Mapping[Axis, Span], wanted: Mapping[Axis, Span], counts: Se
         if (times[wanted[axis].start.base :][: wanted[axis].extent] != 1).any():
             return False
     return True
-
-
-def number(value: int) -> IntegerAttr[object]:
-    return IntegerAttr(value, i64)
