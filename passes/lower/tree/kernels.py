@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
+from frustum.dialects.functions import Pooling
 from frustum.passes.lower.tree.kernel import Kernel, Want, coordinate
 from frustum.passes.lower.tree.products import product_kernels
 from frustum.passes.lower.tree.spans import NotLowered
@@ -27,7 +29,7 @@ from frustum.passes.lower.tree.vectors import (
     axes_of,
     plain_want,
 )
-from frustum.passes.lower.tree.windows import windows_of
+from frustum.passes.lower.tree.windows import is_padded, windows_of
 
 Makes = Callable[[Layer], Iterator[Kernel]]
 
@@ -91,7 +93,12 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     first = next((k for k, axis in enumerate(layer.result.axes) if axis in moved), len(layer.result.axes))
     before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
     dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
-    yield PoolKernel(layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows)
+    beyond = -math.inf if layer.source.kind == Pooling.MAX else 0.0  # type: ignore[attr-defined]
+    padded = is_padded(layer, 0, [w.coordinate for w in windows], beyond)
+    yield PoolKernel(
+        layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows,
+        padded=frozenset({0} if padded else ()),
+    )  # fmt: skip
 
 
 def _resize(layer: Layer) -> Iterator[Kernel]:

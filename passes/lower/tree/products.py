@@ -27,7 +27,7 @@ from frustum.passes.lower.tree.kernel import (
     view_of,
 )
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.tree.windows import Window, window_of, windows_of
+from frustum.passes.lower.tree.windows import Window, is_padded, window_of, windows_of
 
 EXTRA = ("bias", "w_zero", "multiplier", "residual")
 """Operands of a product behind its factors, in their order."""
@@ -202,6 +202,9 @@ def _kernel(
     return ProductKernel(
         layer, tuple(wants), out, frozenset(product.taps), product=product, extra=extra, rows=rows, columns=columns,
         images=images, windows=own, scale=scale,
+        padded=frozenset(
+            {product.lines} if is_padded(layer, product.lines, [w.coordinate for w in own if w is not None], 0.0) else ()
+        ),
     )  # fmt: skip
 
 

@@ -107,4 +107,14 @@ def inside(piece: Piece, coordinate: Position) -> tuple[int, int] | None:
     return (low, high) if is_read else None
 
 
-__all__ = ["Window", "inside", "window_of", "windows_of"]
+def is_padded(layer: Layer, operand: int, coordinates: Sequence[Position], value: float) -> bool:
+    """Whether all that lies beyond an operand's ends is beyond those of windows, where the instruction itself takes it as
+    this value."""
+    (piece, *others) = layer.operands[operand].pieces
+    filled = [guard for guard in piece.guards if guard.fill is not None]
+    found = [[k for k, each in enumerate(coordinates) if factor_of(g.position, each) == 1] for g in filled]
+    is_plain = all(guard.fill == value and guard.position.is_linear for guard in filled)
+    return not others and is_plain and all(found) and len({k for (k, *_) in found}) == len(found)
+
+
+__all__ = ["Window", "inside", "is_padded", "window_of", "windows_of"]
