@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
-from xdsl.dialects.builtin import IntegerAttr, i64
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -172,8 +171,8 @@ class DramTensors:
         size = max(1, math.prod(shape)) * ELEMENT_BYTES[element]
         made = isa.ExternalOp(name, kind, size, shape, element, model_dtype=dtype)
         if kind == "weight" and isinstance(value.owner, Operation):
-            known = {name: value.owner.attributes[name] for name in (m.INTEGERS, m.EXPANDED) if name in value.owner.attributes}
-            made.attributes.update(known)
+            own = value.owner.attributes
+            made.attributes.update({name: own[name] for name in (m.INTEGERS, m.EXPANDED) if name in own})
         return self.add(made)
 
     def add(self, op: isa.ExternalOp) -> SSAValue:
@@ -200,7 +199,3 @@ def comes_once(box: Mapping[Axis, Span], wanted: Mapping[Axis, Span], counts: Se
         if (times[wanted[axis].start.base :][: wanted[axis].extent] != 1).any():
             return False
     return True
-
-
-def number(value: int) -> IntegerAttr[object]:
-    return IntegerAttr(value, i64)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
 
-from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.access import Piece, View
 from frustum.dialects.axes.axis import Axis, leaves, weights
@@ -21,7 +20,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import ELEMENT_BYTES, ZERO, Affine, Element, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import CopyDim, Side, copy
-from frustum.passes.lower.tree.fetch import Fetched, FetchDim, fetch, linear
+from frustum.passes.lower.tree.fetch import FetchDim, Fetched, fetch, linear
 from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.regions import Clip, End, Region, move
 from frustum.passes.lower.tree.spans import through, whole

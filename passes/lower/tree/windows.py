@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.access import Piece
