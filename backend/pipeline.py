@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from xdsl.context import Context
@@ -82,6 +83,7 @@ from frustum.passes.lower.share_loads import ShareLoads
 from frustum.passes.lower.share_weights import ShareWeights
 from frustum.passes.lower.store_parts import StoreParts
 from frustum.passes.lower.tree.lower_plan import LowerPlan
+from frustum.passes.plan.text.apply import ApplyPlan
 from frustum.passes.plan.text.search import SearchPlan
 from frustum.passes.plan.unit_runs import Runs
 from frustum.passes.tile.assign_order import AssignOrder
@@ -146,6 +148,8 @@ class Choices:
     weights: str = "replicated"
     raw_sizes: bool = False
     """Partitions are sized with weights as they are, though they are to be compressed."""
+    plan: Path | None = None
+    """A file with the plan as a tree."""
     optimise: Optimise = "time"
     carry: Carry = "auto"
     order: str | None = None
@@ -247,7 +251,10 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
             FindAttention(), FindNormalise(), SplitReductions(), Canonicalize(), *types, FuseResidual(),
             PartProducts(of_any_size=True),
         ),
-        "fused": (SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram),),
+        "fused": (
+            SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram) if choices.plan is None
+            else ApplyPlan(str(choices.plan)),
+        ),
         "fixed": (Allocate(), HoistLoads(), Schedule()),
     }.get(stop, ())  # fmt: skip
 

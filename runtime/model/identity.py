@@ -129,6 +129,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, FileInputs):
         with cannot_read(value.path):
             return checksum([value.path.read_bytes()])
+    if isinstance(value, Path):
+        with cannot_read(value):
+            return checksum([value.read_bytes()])
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if hasattr(value, "dtype"):

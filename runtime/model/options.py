@@ -181,6 +181,10 @@ class Keywords:
         "LAYER,LAYER", until="fused", beside_pipeline=IN_PASS,
         unsaid="as the policy finds",
     )
+    plan: Path | None = option(
+        "follow this plan, as `frustum plan` writes it or changed, instead of one that a policy finds (policy tree)",
+        "FILE", read=Path, until="fused", beside_pipeline=IN_PASS, unsaid="as the policy finds",
+    )
     optimise: Optimise | None = option(
         "what plans of policy optimal have least of: cycles, with hardly more bytes than the fewest (`time`, the"
         " default), DRAM bytes, or energy (docs/optimal.md)",

@@ -20,6 +20,7 @@ from frustum.backend import targets
 from frustum.backend.pipeline import FLOATS, STOPS, Choices, Edit, stop_of
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Splitting
+from frustum.dialects.choices import TREE, When
 from frustum.dialects.foreign import is_foreign
 from frustum.dialects.graph import NetworkOp
 from frustum.dialects.isa.sync import ExternalOp, ProgramOp
@@ -27,7 +28,7 @@ from frustum.dialects.module import CHAIN_INPUTS, CHAIN_OUTPUTS, DTYPE, MODEL, P
 from frustum.dialects.target import Target, to_attribute
 from frustum.passes.analysis.module import check_dram, target_of
 from frustum.passes.fuse.fuse_layers import FuseLayers
-from frustum.passes.fuse.policy import CUTS, OPTIMAL, TREE, PolicyError, chosen, parse_policy, problems_of
+from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy, problems_of
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import joined
 from frustum.passes.onnx.import_onnx import INT8
@@ -98,7 +99,7 @@ def splitting_of(request: Request, target: Target | None) -> Splitting:
         raise UsageError(f"error: {word} {error}") from error
     spreads = request.streams and request.placement == "each" and request.refuse is None
     chips = (target or targets.load(DEFAULT_TARGET)).chips if spreads else 1
-    when = "never" if request.policy == TREE else "auto"
+    when: When = "never" if request.policy == TREE or request.plan is not None else "auto"
     return Splitting(request.split or when, refusal, chips)
 
 
@@ -417,6 +418,10 @@ def policy_of(
     rules, thresholds = request.rules, request.thresholds
     asked = [flag for flag in ("cuts", "rules", "policy", "thresholds") if getattr(request, flag) is not None]
     name = request.policy or (None if rules else noted)
+    if request.plan is not None:
+        if asked and request.policy != TREE:
+            raise UsageError(f"error: --plan and --{asked[0]}: a plan that is given is as it is")
+        name = TREE
     if request.cuts is not None and request.policy != OPTIMAL:
         if len(asked) > 1:
             raise UsageError(f"error: --cuts and --{asked[1]}: one of them says where units end")

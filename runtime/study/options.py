@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import get_args
 
 from frustum.dialects.choices import POLICIES, Carry, Optimise
@@ -125,7 +126,9 @@ class PlanOptions(TreeKeywords):
     clusters of the target."""
 
     output: str | None = option("write it to a file", "FILE", flag="-o", unsaid="it is printed")
-    plan: str | None = option("count this one, as written by `plan` or changed", "FILE", unsaid="one is found")
+    plan: Path | None = option(
+        "count this one, as written by `plan` or changed", "FILE", read=Path, unsaid="one is found"
+    )
     certificate: str | None = option(
         "write it with what it moves and holds, for `python -m frustum.check_plan ONNX TARGET FILE` to recount", "FILE",
         unsaid="nothing is written",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from dataclasses import fields
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def main(options: PlanOptions) -> int:
     for file in (options.output, options.certificate):
         if file is not None:
             check_writable_file(Path(file))
-    networks, target, request = networks_of_request(options)
+    networks, target, request = networks_of_request(options, TAKEN | {"plan"})
     if options.plan is None:
         found = [
             planned(network, target, wishes=wishes, cache=not options.no_cache)
@@ -59,12 +60,12 @@ def main(options: PlanOptions) -> int:
     return GOOD
 
 
-def networks_of_request(options: Keywords) -> tuple[list[AxisNetwork], Target, Request]:
+def networks_of_request(options: Keywords, taken: Set[str] = TAKEN) -> tuple[list[AxisNetwork], Target, Request]:
     """The networks of a model on the device, each for the search, and what was asked, with the target's element type.
 
     UsageError for options that have no meaning here.
     """
-    refuse_others(options)
+    refuse_others(options, taken)
     return networks_with(Request(**{each.name: getattr(options, each.name) for each in fields(Keywords)}))
 
 
@@ -104,11 +105,11 @@ def refuse_wishes(request: Request) -> None:
             raise UsageError(f"error: {flag_of(each)} has no effect on a plan that is given (--plan)")
 
 
-def refuse_others(options: Keywords) -> None:
-    taken = ", ".join(flag_of(each) for each, _ in options_of(Keywords) if each.name in TAKEN - {"model"})
+def refuse_others(options: Keywords, known: Set[str]) -> None:
+    taken = ", ".join(flag_of(each) for each, _ in options_of(Keywords) if each.name in known - {"model"})
     for each, said in options_of(Keywords):
         value = getattr(options, each.name)
-        if said.is_typed and each.name not in TAKEN and value not in (None, (), {}, False):
+        if said.is_typed and each.name not in known and value not in (None, (), {}, False):
             raise UsageError(f"error: {flag_of(each)} has no effect on a plan as a tree; of compile's options: {taken}")
 
 

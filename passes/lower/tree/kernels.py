@@ -10,7 +10,7 @@ from xdsl.ir import Operation
 
 from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine as Position
-from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
 from frustum.passes.lower.tree.kernel import Kernel, Want, coordinate
 from frustum.passes.lower.tree.products import product_kernels
@@ -98,7 +98,7 @@ def _resize(layer: Layer) -> Iterator[Kernel]:
     (operand,) = layer.operands
     if len(operand.pieces) > 1:
         raise NotLowered(f"{layer.name}: several tensors are resized together")
-    images, channels, rows, columns = layer.result.dims
+    images, channels, rows, columns = map(leaves, layer.result.dims)
     read: list[Position | None] = [None, None]
     dims = [coordinate(axis) for axis in (*images, *channels)]
     positions = [position for _, position in operand.pieces[0].by_leaf if position is not None]

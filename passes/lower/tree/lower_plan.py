@@ -17,8 +17,10 @@ from xdsl.utils.exceptions import PassFailedException
 from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects.axes.access import View
+from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.graph.axes import read_with_views
+from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.check import with_copies
 from frustum.dialects.plan.count import Counted, count
 from frustum.dialects.plan.dialect import tree_of
@@ -99,7 +101,7 @@ def lowered_plan(
     walk = PlanWalk(own, plan, code, dram, counted, numbers)
     dram.loads.update(walk.find_reads(plan, {}))
     code.emit(isa.Fetch(page=0))
-    made = {name: {} for name in walk.layers}
+    made: dict[str, dict[Axis, Span]] = {name: {} for name in walk.layers}
     if isinstance(plan, Sequence):
         walk.units(plan, made)
     else:

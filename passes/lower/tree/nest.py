@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from xdsl.ir import SSAValue
-
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ACCUMULATORS, ZERO, Affine, CopyEngine, Element, Memory, Span
+from frustum.dialects.isa.program import ACCUMULATORS, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (

@@ -1,23 +1,26 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
+# Tests: test/passes/lower/tree/test_pieces.py
 """Pieces of a layer's part for the cores: as large as their memories hold twice, in the fewest cycles.
 
 Cycles are the machine's closed forms (`dialects/target/durations.py`): what the matrix or vector unit takes for all
-pieces of a core, and what copies take, which go on meanwhile.
+pieces of a core, and what copies take, which go on meanwhile.  All candidates are looked at together, as arrays.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ACCUMULATORS, Element, Span
+from frustum.dialects.isa.program import Span
+from frustum.dialects.plan.layer_cycles import ClusterCycles
 from frustum.dialects.target import Target
-from frustum.dialects.target.durations import Convolution, matrix_work, vector_cycles
+from frustum.dialects.target.durations import Convolution, Mode, cheaper_mode, matrix_work, vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.kernel import Kernel, Want
@@ -27,43 +30,108 @@ from frustum.passes.lower.tree.spans import span_of
 
 STEP = 2
 """Candidates for a piece's extent are this apart, from all positions down. 2026-11-28."""
+CUT = 3
+"""Along so many axes, the longest, all candidates are looked at; along others all positions or one. 2026-11-28."""
+NEAR = 4
+"""So many of the best candidates are looked at exactly. 2026-11-28."""
+Extents: TypeAlias = dict[Axis, NDArray[np.int64]]
+"""Of each axis the extent of a piece, for all candidates."""
+Known: TypeAlias = dict[tuple[Any, ...], tuple[tuple[int, ...], int, tuple[int, ...], float] | None]
+"""Choices that were made before: extents, the dealt axis, the order of loops, by numbers of axes; cycles."""
 
 
 @dataclass(frozen=True)
 class Candidate:
+    """Pieces for a kernel, and cycles of the busiest core."""
+
     kernel: Kernel
     pieces: Pieces
     cycles: float
 
 
 class PieceChoice:
-    """The pieces of one part of a layer."""
+    """The pieces of one part of a layer; `known`: those of parts that were alike."""
 
-    def __init__(self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Element]) -> None:
-        self.code, self.kernel, self.elements = code, kernel, elements
+    def __init__(
+        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known
+    ) -> None:
+        self.code, self.kernel, self.elements, self.known = code, kernel, elements, known
         self.target: Target = code.target
         self.layer = kernel.layer
-        self.spans = {axis: span_of(spans, axis) for axis in self.layer.axes}
-        self.extents = {axis: span.extent for axis, span in self.spans.items()}
+        self.axes = self.layer.axes
+        self.spans = {axis: span_of(spans, axis) for axis in self.axes}
+        self.extents: dict[Axis, int] = {axis: span.extent for axis, span in self.spans.items()}
+        self.inside: dict[Axis, bool] = {axis: code.is_inside(span) for axis, span in self.spans.items()}
         self.summed = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
-        self.free = [axis for axis in self.layer.axes if axis not in kernel.whole and self.extents[axis] > 1]
-        self.element: Element = elements[self.layer.operands[0].pieces[0].tensor]
+        self.free = [axis for axis in self.axes if axis not in kernel.whole and self.extents[axis] > 1]
 
     def best(self) -> Candidate | None:
         """The candidate with the fewest cycles; None where no piece fits."""
-        return min(self.candidates(), key=lambda each: each.cycles, default=None)
+        if self.kernel.is_nothing:
+            return Candidate(self.kernel, Pieces({}, None, ()), 0.0)
+        key = self.signature()
+        if key not in self.known:
+            found = min(self.candidates(), key=lambda each: each.cycles, default=None)
+            self.known[key] = None if found is None else self.numbered(found)
+        known = self.known[key]
+        if known is None:
+            return None
+        extents, dealt, order, cycles = known
+        pieces = Pieces(
+            dict(zip(self.axes, extents, strict=True)), None if dealt < 0 else self.axes[dealt],
+            tuple(self.axes[k] for k in order),
+        )  # fmt: skip
+        return Candidate(self.kernel, pieces, cycles)
+
+    def signature(self) -> tuple[Any, ...]:
+        """All that a choice depends on, with axes as numbers."""
+        place = {axis: k for k, axis in enumerate(self.axes)}
+
+        def numbers(axes: Sequence[Axis]) -> tuple[int, ...]:
+            return tuple(place[axis] for axis in axes)
+
+        kernel = self.kernel
+        wants = tuple(
+            (want.memory, self.size_of(want), tuple(
+                tuple((place[axis], factor) for axis, factor in each.refined().terms) for each in want.dims))
+            for want in kernel.wants
+        )  # fmt: skip
+        spans = tuple((self.extents[a], self.inside[a], self.spans[a].limit is None) for a in self.axes)
+        own: tuple[Any, ...] = ()
+        if isinstance(kernel, ProductKernel):
+            f, w = kernel.factors, kernel.windows
+            own = (
+                kernel.on_vector, *map(numbers, (f.groups, f.channels, f.sums, kernel.images, kernel.rows, kernel.columns)),
+                *((0, 0) if each is None else (each.tap.extent, each.stride) for each in w),
+            )  # fmt: skip
+        return (
+            type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
+            tuple(sorted(numbers(tuple(kernel.whole)))), numbers(self.layer.result.axes), numbers(self.summed),
+            size_of(self.elements[self.layer.result]), own,
+        )  # fmt: skip
+
+    def numbered(self, found: Candidate) -> tuple[tuple[int, ...], int, tuple[int, ...], float]:
+        pieces, place = found.pieces, {axis: k for k, axis in enumerate(self.axes)}
+        extents = tuple(int(pieces.extents.get(axis, self.extents[axis])) for axis in self.axes)
+        dealt = -1 if pieces.dealt is None else place[pieces.dealt]
+        return extents, dealt, tuple(place[axis] for axis in pieces.order), found.cycles
 
     def candidates(self) -> Iterator[Candidate]:
-        if self.kernel.is_nothing:
-            yield Candidate(self.kernel, Pieces({}, None, ()), 0.0)
-            return
+        """Of each axis that cores may share, and order of loops, the best."""
         for dealt in self.dealt_axes():
-            for extents in self.cuts(dealt):
-                if not self.fits(extents) or not self.is_writable(extents, dealt):
-                    continue
-                for order in self.orders(extents, dealt):
-                    pieces = Pieces(extents, dealt, order)
-                    yield Candidate(self.kernel, pieces, self.cycles(pieces))
+            extents = self.cuts(dealt)
+            may_be = self.fits(extents) & self.is_writable(extents, dealt)
+            if not may_be.any():
+                continue
+            extents = {axis: own[may_be] for axis, own in extents.items()}
+            computing = self.computing(extents)
+            for order in self.orders():
+                cycles = self.cycles(extents, dealt, order, computing)
+                for k in np.argsort(cycles, kind="stable")[:NEAR].tolist():
+                    own = {axis: each[k : k + 1] for axis, each in extents.items()}
+                    exact = self.cycles(own, dealt, order, self.computing(own, is_exact=True))
+                    pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
+                    yield Candidate(self.kernel, pieces, float(exact[0]))
 
     # ------------------------------------------------------------ ways
 
@@ -73,43 +141,21 @@ class PieceChoice:
         found: list[Axis | None] = [axis for axis in self.free if axis not in self.summed]
         return found or [None]
 
-    def cuts(self, dealt: Axis | None) -> Iterator[dict[Axis, int]]:
-        """Extents of pieces: along at most two axes and the sums they are cut further, others from the outside in until
-        they fit."""
-        cores = self.code.cores
+    def cuts(self, dealt: Axis | None) -> Extents:
+        """Extents of pieces: all candidates along the longest axes, all positions or one along others."""
         base = dict(self.extents)
         if dealt is not None:
-            base[dealt] = ceil_div(base[dealt], cores)
-        ways = [self.steps_of(axis, base[axis]) for axis in self.free]
-        shrunk = self.shrunk(base, ways)
-        yield from shrunk
+            base[dealt] = -(-base[dealt] // self.code.cores)
+        ranked = sorted(self.free, key=lambda axis: -base[axis])
+        ways = [_halves(base[axis]) if k < CUT else [base[axis], 1] for k, axis in enumerate(ranked)]
+        grid = np.meshgrid(*(np.array(way, np.int64) for way in ways), indexing="ij") if ways else []
+        size = grid[0].size if grid else 1
+        found = {axis: np.full(size, base[axis], np.int64) for axis in self.axes}
+        return found | {axis: each.reshape(-1) for axis, each in zip(ranked, grid, strict=True)}
 
-    def steps_of(self, axis: Axis, extent: int) -> list[int]:
-        """Extents for a piece, from all positions down; of channels multiples of what the matrix unit takes."""
-        found, step = list[int](), extent
-        while step > 1:
-            found.append(step)
-            step = ceil_div(step, STEP)
-        return [*found, 1]
-
-    def shrunk(self, base: dict[Axis, int], ways: Sequence[Sequence[int]]) -> Iterator[dict[Axis, int]]:
-        """Every way to cut the two or three axes that are longest."""
-        ranked = sorted(range(len(self.free)), key=lambda k: -base[self.free[k]])
-        cut, rest = ranked[:3], ranked[3:]
-        for chosen in itertools.product(*(ways[k] for k in cut)):
-            extents = dict(base)
-            for k, extent in zip(cut, chosen, strict=True):
-                extents[self.free[k]] = extent
-            for k in rest:  # what still does not fit is cut along others, too
-                for extent in ways[k]:
-                    extents[self.free[k]] = extent
-                    if self.fits(extents):
-                        break
-            yield extents
-
-    def orders(self, extents: Mapping[Axis, int], dealt: Axis | None) -> Iterator[tuple[Axis, ...]]:
+    def orders(self) -> Iterator[tuple[Axis, ...]]:
         """Loops: positions outside of channels, or the other way; sums inside."""
-        made = [axis for axis in self.layer.axes if axis not in self.summed]
+        made = [axis for axis in self.axes if axis not in self.summed]
         if not isinstance(self.kernel, ProductKernel):
             yield (*made, *self.summed)
             return
@@ -123,92 +169,109 @@ class PieceChoice:
 
     # ------------------------------------------------------------ what fits
 
-    def elements_of(self, want: Want, extents: Mapping[Axis, int]) -> int:
-        """Elements of an operand in a piece."""
-        found = 1
+    def size_of(self, want: Want) -> int:
+        """Bytes of an element of an operand."""
+        return size_of(self.elements[self.layer.operands[want.operand].pieces[0].tensor])
+
+    def bytes_of(self, want: Want, extents: Extents) -> Any:
+        """Of an operand in a piece."""
+        found: Any = self.size_of(want)
         for coordinate in want.dims:
-            found *= 1 + sum(abs(factor) * (extents[axis] - 1) for axis, factor in coordinate.refined().terms)
+            own = coordinate.refined()
+            reach = sum(abs(factor) * (extents[axis] - 1) for axis, factor in own.terms)
+            found = found * (1 + reach // own.divisor + (own.divisor > 1))
         return found
 
-    def bytes_of(self, want: Want, extents: Mapping[Axis, int]) -> int:
-        tensor = self.layer.operands[want.operand].pieces[0].tensor
-        return self.elements_of(want, extents) * size_of(self.elements[tensor])
+    def is_cut(self, axes: Sequence[Axis], extents: Extents) -> Any:
+        """Whether a piece has a part of some axis."""
+        found: Any = False
+        for axis in axes:
+            found = found | (extents[axis] < self.extents[axis])
+        return found
 
-    def fits(self, extents: Mapping[Axis, int]) -> bool:
-        """Whether two pieces of everything fit a core's memories."""
-        need = {"nram": 0, "wram": 0}
+    def fits(self, extents: Extents) -> Any:
+        """Whether two pieces of everything that moves fit a core's memories."""
+        need: dict[str, Any] = {"nram": 0, "wram": 0}
         for want in self.kernel.wants:
-            copies = 2 if any(extents[a] < self.extents[a] for a in want.axes) else 1
-            need[want.memory] += copies * (self.bytes_of(want, extents) + 16)
+            copies = 1 + self.is_cut(tuple(want.axes), extents)
+            need[want.memory] = need[want.memory] + copies * (self.bytes_of(want, extents) + 16)
         result = math.prod(extents[axis] for axis in self.layer.result.axes)
-        is_summed = any(extents[a] < self.extents[a] for a in self.summed)
-        need["nram"] += 2 * result * size_of(self.elements[self.layer.result]) + is_summed * 4 * result + 32
+        width = size_of(self.elements[self.layer.result])
+        sums = 4 * result * self.is_cut(self.summed, extents)
         core = self.target.core
-        return need["nram"] <= core.nram.capacity_bytes and need["wram"] <= core.wram.capacity_bytes
+        fits_nram = need["nram"] + 2 * result * width + sums + 32 <= core.nram.capacity_bytes
+        return fits_nram & (need["wram"] <= core.wram.capacity_bytes)
 
-    def is_writable(self, extents: Mapping[Axis, int], dealt: Axis | None) -> bool:
+    def is_writable(self, extents: Extents, dealt: Axis | None) -> Any:
         """Whether instructions can say it: of axes in one dimension the outermost alone may be clipped; sums are cut
         along one axis."""
-        if sum(extents[axis] < self.extents[axis] for axis in self.summed) > 1:
-            return False
-        if any(extents[a] < self.extents[a] for a in self.summed) and not self.layer.macs:
-            return False
-        for axis in self.layer.axes:
-            if self.is_clipped(axis, extents, dealt) and self.spans[axis].limit is not None and self.overshoots(axis, extents, dealt):
-                return False
+        size = len(next(iter(extents.values())))
+        found = np.ones(size, bool)
+        cut = sum((extents[axis] < self.extents[axis]).astype(int) for axis in self.summed) if self.summed else 0
+        found &= np.asarray(cut) <= (1 if self.layer.macs else 0)
+        clipped = {axis: self.is_clipped(axis, extents, dealt) for axis in self.axes}
+        for axis in self.axes:
+            if self.spans[axis].limit is not None and not self.inside[axis]:
+                found &= ~self.overshoots(axis, extents, dealt)
         groups = [*self.kernel.groups()]
-        if isinstance(self.kernel, ProductKernel):
-            groups.append(self.kernel.factors.sums)
-            own = self.kernel
-            if own.factors.channels and not own.on_vector and math.prod(extents[a] for a in own.factors.groups) > 1:
-                if any(self.is_clipped(a, extents, dealt) for a in (*own.factors.groups, *own.factors.channels)):
-                    return False
-        live = 0
+        kernel = self.kernel
+        if isinstance(kernel, ProductKernel):
+            own = kernel.factors
+            groups.append(own.sums)
+            if own.channels and own.groups and not kernel.on_vector:
+                several = math.prod(extents[axis] for axis in own.groups) > 1
+                for axis in (*own.groups, *own.channels):
+                    found &= ~(several & clipped[axis])
+        live = np.zeros(size, int)
         for group in groups:
-            own_axes = [a for a in group if extents[a] > 1 or self.is_clipped(a, extents, dealt)]
-            live += bool(own_axes)
-            if any(self.is_clipped(axis, extents, dealt) for axis in own_axes[1:]):
-                return False
-            if own_axes and len(own_axes) > 1 and own_axes[0] is not None and not self.is_dense(group, extents):
-                return False
-        return live <= 4 + isinstance(self.kernel, ProductKernel)
+            before = np.zeros(size, bool)
+            for axis in group:
+                is_live = (extents[axis] > 1) | clipped[axis]
+                found &= ~(before & is_live & clipped[axis])
+                found &= ~(before & is_live & ~self.is_dense(axis, group, extents))
+                before |= is_live
+            live += before
+        return found & (live <= 4 + isinstance(kernel, ProductKernel))
 
-    def is_dense(self, group: Sequence[Axis], extents: Mapping[Axis, int]) -> bool:
+    def is_dense(self, axis: Axis, group: Sequence[Axis], extents: Extents) -> Any:
         """Windows go on from one axis to the next only where the inner one is whole."""
-        if not isinstance(self.kernel, ProductKernel):
-            return True
-        windows = [w for w in self.kernel.windows if w is not None and w.made == tuple(group)]
-        return not windows or all(extents[axis] == axis.extent for axis in group[1:])
+        kernel = self.kernel
+        if not isinstance(kernel, ProductKernel):
+            return np.ones_like(extents[axis], bool)
+        windows = [w for w in kernel.windows if w is not None and w.made == tuple(group)]
+        return (extents[axis] == axis.extent) if windows else np.ones_like(extents[axis], bool)
 
-    def is_clipped(self, axis: Axis, extents: Mapping[Axis, int], dealt: Axis | None) -> bool:
-        return not self.code.is_inside(self.spans[axis]) or self.overshoots(axis, extents, dealt)
+    def is_clipped(self, axis: Axis, extents: Extents, dealt: Axis | None) -> Any:
+        return self.overshoots(axis, extents, dealt) | (not self.inside[axis])
 
-    def overshoots(self, axis: Axis, extents: Mapping[Axis, int], dealt: Axis | None) -> bool:
+    def overshoots(self, axis: Axis, extents: Extents, dealt: Axis | None) -> Any:
         step = extents[axis] * (self.code.cores if axis is dealt else 1)
         return self.extents[axis] % step != 0
 
     # ------------------------------------------------------------ cycles
 
-    def cycles(self, pieces: Pieces) -> float:
-        """Of the busiest core: computing, or copies in and out."""
-        extents, dealt, cores = pieces.extents, pieces.dealt, self.code.cores
+    def cycles(self, extents: Extents, dealt: Axis | None, order: Sequence[Axis], computing: Any) -> Any:
+        """Of the busiest core: computing, or copies in and out; and what of the other comes before or behind."""
+        cores = self.code.cores
         counts = {
-            axis: ceil_div(self.extents[axis], extents[axis] * (cores if axis is dealt else 1))
-            for axis in self.layer.axes
+            axis: -(-self.extents[axis] // (extents[axis] * (cores if axis is dealt else 1))) for axis in self.axes
         }  # fmt: skip
-        passes = math.prod(counts.values())
-        moved = 0.0
+        passes: Any = math.prod(counts.values())
+        moved: Any = 0.0
         for want in self.kernel.wants:
-            depth = max((k + 1 for k, axis in enumerate(pieces.order) if axis in want.axes and counts[axis] > 1), default=0)
-            times = math.prod(counts[axis] for axis in pieces.order[:depth])
+            times: Any = 1
+            for k, axis in enumerate(order):
+                is_inside = np.zeros_like(passes, bool)
+                for inner in order[k:]:
+                    is_inside = is_inside | ((counts[inner] > 1) & (inner in want.axes))
+                times = times * np.where(is_inside, counts[axis], 1)
             is_shared = cores > 1 and (dealt is None or dealt not in want.axes)
             rate = self.target.cluster.bus.bytes_per_cycle if is_shared else self.rate
-            moved += times * (self.bytes_of(want, extents) / rate + 1)
-        made = [axis for axis in self.layer.result.axes]
-        out = math.prod(extents[a] * counts[a] for a in made) * size_of(self.elements[self.layer.result])
-        moved += out / self.rate
-        computing = passes * (self.computing(extents) + self.target.core.nram.latency_cycles)
-        return max(computing, moved) + min(computing, moved) / max(1, passes)
+            moved = moved + times * (self.bytes_of(want, extents) / rate + 1)
+        out = math.prod(extents[a] * counts[a] for a in self.layer.result.axes)
+        moved = moved + out * size_of(self.elements[self.layer.result]) / self.rate
+        computed = passes * (computing + self.target.core.nram.latency_cycles)
+        return np.maximum(computed, moved) + np.minimum(computed, moved) / passes
 
     @property
     def rate(self) -> float:
@@ -216,29 +279,38 @@ class PieceChoice:
         port = self.target.cluster.sram.port_bytes_per_cycle / self.code.cores
         return min(float(self.target.core.mvdma.bytes_per_cycle), port)
 
-    def computing(self, extents: Mapping[Axis, int]) -> float:
-        """Of one piece."""
-        core, size = self.target.core, size_of(self.element)
-        kernel = self.kernel
-        points = math.prod(extents[axis] for axis in self.layer.axes)
+    def computing(self, extents: Extents, *, is_exact: bool = False) -> Any:
+        """Of one piece; exactly, or with every fill of the lines as a full one."""
+        core, kernel = self.target.core, self.kernel
+        size = size_of(self.elements[self.layer.operands[0].pieces[0].tensor])
+        points = math.prod(extents[axis] for axis in self.axes)
         if not isinstance(kernel, ProductKernel):
-            return float(vector_cycles(core.vector, max(1, self.layer.passes), points, size))
+            return vector_cycles(core.vector, max(1, self.layer.passes), points, size)
         if kernel.on_vector:
-            return float(vector_cycles(core.vector, 1, points, size))
+            return vector_cycles(core.vector, 1, points, size)
         own = kernel.factors
 
-        def count(axes: Sequence[Axis]) -> int:
-            return math.prod(extents[axis] for axis in axes)
+        def count(axes: Sequence[Axis]) -> Any:
+            return math.prod((extents[axis] for axis in axes), start=np.ones_like(points))
 
         taps = [1 if w is None else w.tap.extent for w in kernel.windows]
         work = Convolution(
             count(kernel.images) * count(kernel.rows), count(kernel.columns), count(own.sums), count(own.channels), size,
             count(own.groups), taps[0], taps[1], 1 if kernel.windows[1] is None else kernel.windows[1].stride,
         )  # fmt: skip
-        is_last = kernel.wants[0].dims[-1:] == tuple(map(type(kernel.wants[0].dims[0]).of, own.sums[-1:]))
-        mode = "channels_last" if is_last else "split"
-        return float(matrix_work(core.matrix, work, mode).busy_cycles)
+        if not is_exact:
+            return ClusterCycles(self.target.cluster).on_matrix(work)
+        sums = [coordinate.refined().terms for coordinate in kernel.wants[0].dims[-1:]]
+        is_last = sums == [((own.sums[-1], 1),)] if own.sums else False
+        plain = {each.name: getattr(work, each.name) for each in fields(work)}
+        work = replace(work, **{name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None})
+        mode: Mode = "channels_last" if is_last else cheaper_mode(core.matrix, work)
+        return np.array([matrix_work(core.matrix, work, mode).busy_cycles])
 
 
-def acc_of(element: Element) -> Element:
-    return ACCUMULATORS[element]
+def _halves(extent: int) -> list[int]:
+    found = list[int]()
+    while extent > 1:
+        found.append(extent)
+        extent = -(-extent // STEP)
+    return [*found, 1]

@@ -41,6 +41,8 @@ class Place:
     offset: int = 0
     planes: int = 1
     plane_bytes: int = 0
+    completes: bool = False
+    """With it and the places around it all is there, though it has a part."""
     taken: int = 0
     """Bytes of SRAM, copies too."""
 

@@ -57,7 +57,7 @@ class ProductKernel(Kernel):
         return [self.images, (*self.factors.groups, *self.factors.channels), self.rows, self.columns]
 
     @cached_property
-    def act(self) -> Act | None:  # type: ignore[override]
+    def act(self) -> Act | None:
         return Act("affine", self.scale) if self.scale != 1.0 else super().act
 
     def write(self, code: Code, work: Work) -> None:
@@ -117,7 +117,7 @@ class ProductKernel(Kernel):
         if work.left is None or not (ends or self.act):
             code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
             return
-        bare = {name: None if name in vectors or name in ("act", "residual_view") else value for name, value in numbers.items()}
+        bare: dict[str, Any] = {name: None if name in vectors or name in ("act", "residual_view") else value for name, value in numbers.items()}
         box = numbers["box"]
         bare["box"], numbers["box"] = limited_box(box, work.left), limited_box(box, work.left * -1 + 1)
         code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, work.out.buffer, None, None, None)

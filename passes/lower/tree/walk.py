@@ -30,10 +30,22 @@ from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
 from frustum.passes.lower.tree.fetch import Gate, passes_before
 from frustum.passes.lower.tree.kernels import kernels_of
-from frustum.passes.lower.tree.nest import LayerPart, Sums
-from frustum.passes.lower.tree.pieces import Candidate, PieceChoice
+from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
+from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed, transfer
-from frustum.passes.lower.tree.spans import NotLowered, Spans, end, hull, later, presence, rolled, span_of, step_at, through
+from frustum.passes.lower.tree.slices import SliceChoice
+from frustum.passes.lower.tree.spans import (
+    NotLowered,
+    Spans,
+    end,
+    hull,
+    later,
+    presence,
+    rolled,
+    span_of,
+    step_at,
+    through,
+)
 
 Made = Mapping[str, dict[Axis, Span]]
 """Of each layer what it makes in the passes of the loops that are open."""
@@ -64,6 +76,7 @@ class PlanWalk(Ranged):
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
         self.used: int = 0
         self.rolls: list[Roll] = []
+        self.known: Known = {}
 
     # ------------------------------------------------------------ nodes
 
@@ -346,9 +359,9 @@ class PlanWalk(Ranged):
         gone = self.missing(tensor)
         place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part)
         if gone and resident.part is None and not is_made:
-            place = replace(place, has=gone)
+            place = replace(place, has=gone, completes=True)
         with self.code.at_stage(0 if is_ahead else self.code.stage):
-            if not is_made:
+            if not is_made and not self.is_made_anew(tensor):
                 self.move("load", tensor, box, place, names, self.conditions_of(tensor, names, made))
             elif levels := self.sum_levels(self.network.maker[tensor], made):
                 self.move("load", tensor, box, place, names, [passes_before(levels) - 1])
@@ -362,15 +375,20 @@ class PlanWalk(Ranged):
         index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
         return place.through(index)
 
+    def is_made_anew(self, tensor: Tensor) -> bool:
+        """Whether its readers make it themselves."""
+        maker = self.network.maker.get(tensor)
+        return maker is not None and all(kernel.is_nothing for kernel in kernels_of(maker))
+
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
         """What its maker has made goes to DRAM where others want it."""
         tensor = self.tensors[resident.tensor]
-        if not self.leaves(tensor, node, resident) or held.get(tensor) == ():
+        if not self.leaves(tensor, node, resident) or held.get(tensor) == () or self.is_made_anew(tensor):
             return
         maker = self.network.maker[tensor]
         box = {axis: span_of(made[maker.name], axis) for axis in tensor.axes}
         (*outer, place) = self.here[tensor]
-        gone = self.missing_of(tensor, [each for each in outer if each.has])
+        gone = missing_of(tensor, outer)
         self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
 
     def move(
@@ -452,7 +470,8 @@ class PlanWalk(Ranged):
         spans = made[layer.name]
         if all(kernel.is_nothing for kernel in kernels_of(layer)):
             return
-        streams = [tensor for tensor in dict.fromkeys(self.read_by_in_order(layer)) if not self.is_here(tensor)]
+        read = dict.fromkeys(self.read_by_in_order(layer))
+        streams = [tensor for tensor in read if not self.is_here(tensor) and not self.is_made_anew(tensor)]
         is_stored = not self.is_here(layer.result)
         if streams or is_stored:
             self.streamed(layer, spans, streams, is_stored)
@@ -463,31 +482,24 @@ class PlanWalk(Ranged):
         return [piece.tensor for operand in layer.operands for piece in operand.pieces]
 
     def is_here(self, tensor: Tensor) -> bool:
-        places = self.here[tensor]
-        return any(not place.has for place in places) or any(not gone.extent for gone in self.missing(tensor).values())
+        return any(not place.has or place.completes for place in self.here[tensor])
 
     def missing(self, tensor: Tensor) -> dict[Axis, Span]:
-        """Positions along one axis that no place in SRAM has, where some have others."""
-        return self.missing_of(tensor, self.here[tensor])
-
-    def missing_of(self, tensor: Tensor, places: Iterable[Place]) -> dict[Axis, Span]:
-        ranges = [(axis, has.start.base, has.start.base + has.extent) for p in places for axis, has in p.has.items()]
-        if not ranges:
-            return {}
-        (axis, *others), start = {axis: None for axis, _, _ in ranges}, 0
-        if others:
-            raise NotLowered(f"resident {tensor.name}: parts along several axes")
-        for _, low, high in sorted(ranges, key=lambda each: each[1]):
-            start = max(start, high) if low <= start else start
-        return {axis: Span(Affine(start), axis.extent - start, axis.extent)}
+        """Positions that no place in SRAM has, where some have others: of each axis along which there are parts, those
+        behind them."""
+        return missing_of(tensor, (place for place in self.here[tensor] if not place.completes))
 
     def streamed(self, layer: Layer, spans: Mapping[Axis, Span], streams: list[Tensor], is_stored: bool) -> None:
         """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
         tensors = [*streams, *([layer.result] if is_stored else [])]
-        axis, step = self.slice_of(layer, spans, tensors)
+        own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
+        chosen = SliceChoice(
+            self.code.target, layer, spans, tensors, self.dram.of, own_boxes, self.capacity - self.used, self.code.depth,
+            lambda part: self.pieces(layer, part, math.inf).cycles,
+        ).best()  # fmt: skip
+        axis, step, moving = chosen.axis, chosen.step, chosen.moving
         count = 1 if axis is None else ceil_div(span_of(spans, axis).extent, step)
         used, names = self.used, [layer.name]
-        moving = {tensor for tensor in tensors if axis is not None and self.moves(layer, tensor, axis)}
         boxes = {tensor: self.box_of(tensor, names, {layer.name: dict(spans)}) for tensor in tensors}
         for tensor in (t for t in tensors if t not in moving):
             self.stream(layer, tensor, spans, 1)
@@ -500,13 +512,13 @@ class PlanWalk(Ranged):
                 if count * step > own.extent and self.code.extremes(end(own))[0] < own.bound:
                     limit = end(own)
                 inner[axis] = Span(own.start + index * step, step, own.bound, limit)
-            for tensor in moving:
+            for tensor in (t for t in tensors if t in moving):
                 self.stream(layer, tensor, inner, 2 if count > 1 else 1)
             later = 1 if count > 1 and moving & {*streams} else 0
             with self.code.at_stage(self.code.stage + later):
                 self.part(layer, inner)
-                for tensor in moving & {layer.result}:
-                    self.store(layer, self.box_of(tensor, names, {layer.name: inner}))
+                if layer.result in moving:
+                    self.store(layer, self.box_of(layer.result, names, {layer.name: inner}))
         self.code.stage = before
         if is_stored and layer.result not in moving:
             self.store(layer, boxes[layer.result])
@@ -519,7 +531,7 @@ class PlanWalk(Ranged):
         box = self.box_of(tensor, [layer.name], made)
         place = self.buffer(tensor, [layer.name], made, copies=copies, rolls=False)
         gone = self.missing(tensor)
-        place = replace(place, has=gone)
+        place = replace(place, has=gone, completes=True)
         if tensor is not layer.result:
             self.move("load", tensor, box, place, [layer.name], self.conditions_of(tensor, [layer.name], made))
         elif levels := self.sum_levels(layer, made):
@@ -529,80 +541,11 @@ class PlanWalk(Ranged):
     def store(self, layer: Layer, box: Mapping[Axis, Span]) -> None:
         self.move("store", layer.result, box, self.here[layer.result][-1], [layer.name])
 
-    def moves(self, layer: Layer, tensor: Tensor, axis: Axis) -> bool:
-        """Whether a slice of the axis needs a slice of the tensor alone."""
-        if tensor is layer.result:
-            return axis in tensor.axes
-        own = {axis: Span(Affine.index(self.code.depth), 1, axis.extent)}
-        boxes = [box for other, box in self.boxes_read(layer, own) if other is tensor]
-        return all(any(step_at(span, self.code.depth) == 1 and span.extent == 1 for span in box.values()) for box in boxes)
-
-    def slice_of(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor]) -> tuple[Axis | None, int]:
-        """The axis whose slices take the least of SRAM, and positions of a slice: as many as there is room for, but no
-        more than a quarter, so that loads and stores go on while cores compute."""
-        best: tuple[int, Axis | None, int] | None = None
-        for axis in (*(a for a in layer.axes if self.may_slice(layer, a, spans)), None):
-            if axis is None:
-                size, step = self.bytes_of(layer, spans, tensors, None, 0), 0
-            else:
-                extent = span_of(spans, axis).extent
-                step = self.largest_step(layer, spans, tensors, axis, extent)
-                size = self.bytes_of(layer, spans, tensors, axis, step)
-            if size + self.used <= self.capacity:
-                cost = self.fixed_bytes(layer, spans, tensors, axis)
-                if best is None or cost < best[0]:
-                    best = cost, axis, step
-        if best is None:
-            raise NotLowered(f"{layer.name}: no slice of what is streamed fits SRAM beside {self.used} B")
-        return best[1], best[2]
-
-    def may_slice(self, layer: Layer, axis: Axis, spans: Spans) -> bool:
-        """Sums go on from slice to slice in the matrix unit."""
-        is_one = span_of(spans, axis).extent == 1 or axis.is_tap
-        if any(axis in kernel.whole for kernel in kernels_of(layer)):
-            return False
-        return not is_one and (axis in layer.result.axes or bool(layer.macs))
-
-    def largest_step(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor], axis: Axis, extent: int) -> int:
-        step = ceil_div(extent, 4)
-        step = min(extent, ceil_div(step, 16) * 16)
-        while step > 1 and self.bytes_of(layer, spans, tensors, axis, step) + self.used > self.capacity:
-            step = step // 2 if step <= 16 else max(16, step // 2 // 16 * 16)
-        return max(1, step)
-
-    def fixed_bytes(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor], axis: Axis | None) -> int:
-        """Of what a slice along the axis does not make smaller."""
-        if axis is None:
-            return self.bytes_of(layer, spans, tensors, None, 0)
-        rest = [t for t in tensors if not self.moves(layer, t, axis)]
-        return self.bytes_of(layer, spans, rest, None, 0)
-
-    def bytes_of(self, layer: Layer, spans: Mapping[Axis, Span], tensors: list[Tensor], axis: Axis | None, step: int) -> int:
-        total = 0
-        for tensor in tensors:
-            does_move = axis is not None and self.moves(layer, tensor, axis)
-            own = dict(spans)
-            if axis is not None and does_move:
-                own[axis] = replace(span_of(spans, axis), extent=step, limit=None)
-            box = self.box_of(tensor, [layer.name], {layer.name: own})
-            size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor])
-            total += size * (2 if does_move else 1)
-        return total
-
     # ------------------------------------------------------------ cores
 
     def part(self, layer: Layer, spans: Mapping[Axis, Span]) -> None:
         """A part of a layer whose operands and result lie in SRAM."""
-        found: Candidate | None = None
-        for kernel in kernels_of(layer):
-            cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
-            if cut:
-                raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
-            best = PieceChoice(self.code, kernel, spans, self.elements).best()
-            if best is not None and (found is None or best.cycles < found.cycles):
-                found = best
-        if found is None:
-            raise NotLowered(f"{layer.name}: no piece of it fits the cores")
+        found = self.pieces(layer, spans)
         gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
         levels = self.sum_levels(layer, {layer.name: dict(spans)})
         part = LayerPart(
@@ -610,6 +553,23 @@ class PlanWalk(Ranged):
             Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), self.begins_there(layer)),
         )  # fmt: skip
         part.write(self.code)
+
+    def pieces(self, layer: Layer, spans: Spans, none: float | None = None) -> Candidate:
+        """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits, unless `none` says what that
+        takes."""
+        found: Candidate | None = None
+        for kernel in kernels_of(layer):
+            cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
+            if cut:
+                raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
+            best = PieceChoice(self.code, kernel, spans, self.elements, self.known).best()
+            if best is not None and (found is None or best.cycles < found.cycles):
+                found = best
+        if found is None and none is not None:
+            return Candidate(kernels_of(layer)[0], Pieces({}, None, ()), none)
+        if found is None:
+            raise NotLowered(f"{layer.name}: no piece of it fits the cores")
+        return found
 
     def sum_levels(self, layer: Layer, made: Made) -> list[int]:
         """Loops over whose passes its sums go on."""
@@ -632,3 +592,20 @@ class PlanWalk(Ranged):
         tensors = {piece.tensor for piece in layer.operands[layer.storage_of].pieces}
         buffers = {place.buffer for tensor in tensors for place in self.here[tensor]}
         return layer.storage_of if any(place.buffer in buffers for place in self.here[layer.result]) else None
+
+
+def missing_of(tensor: Tensor, places: Iterable[Place]) -> dict[Axis, Span]:
+    """What places leave out that have the first or the last positions along some axis each.  NotLowered for others."""
+    found = dict[Axis, tuple[int, int]]()
+    for place in places:
+        for axis, has in place.has.items():
+            low, high = found.get(axis, (0, axis.extent))
+            start, stop = has.start.base, has.start.base + has.extent
+            if start <= low:
+                low = max(low, stop)
+            elif stop >= high:
+                high = min(high, start)
+            else:
+                raise NotLowered(f"resident {tensor.name}: a part from the middle of {axis.name}")
+            found[axis] = low, max(low, high)
+    return {axis: Span(Affine(low), high - low, high) for axis, (low, high) in found.items()}

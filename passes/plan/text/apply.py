@@ -64,10 +64,10 @@ def plans_of(module: ModuleOp) -> list[PlanOp]:
 
 
 def named(name: str, networks: dict[str, NetworkOp]) -> NetworkOp:
-    """The network of that name; raises `PassFailedException` where there is none."""
+    """The network of that name; raises `PlanError` where there is none."""
     if name not in networks:
         found = ", ".join(networks) or "none"
-        raise PassFailedException(
+        raise PlanError(
             f"no network is called @{name}{did_you_mean(name, list(networks))} (networks here: {found})"
         )
     return networks[name]

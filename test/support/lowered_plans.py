@@ -1,0 +1,60 @@
+"""Plans as trees lowered to programs, run on the emulator, and held against the network and the plan's count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from stops import run_module
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from frustum.backend import targets
+from frustum.backend.compile import built
+from frustum.backend.pipeline import Choices, Run
+from frustum.dialects.graph import networks_of
+from frustum.dialects.module import DTYPE, TARGET
+from frustum.dialects.plan.count import count
+from frustum.dialects.plan.dialect import plan_op
+from frustum.dialects.target import to_attribute
+from frustum.runtime.machine import Machine
+from frustum.runtime.report.counters import count as counted_of_run
+
+
+def machine(name="edge", sram_bytes=None, cores=None):
+    """A shipped target with another SRAM, or other cores."""
+    target = targets.load(name)
+    cluster = target.chip.cluster
+    if sram_bytes is not None:
+        cluster = replace(cluster, sram=replace(cluster.sram, capacity_bytes=sram_bytes))
+    if cores is not None:
+        cluster = replace(cluster, cores=cores)
+    return replace(target, chip=replace(target.chip, clusters=1, cluster=cluster))
+
+
+def executable_of(module, plan, target):
+    """A module whose element types are the device's, and a plan of its network, as an executable."""
+    own = module.clone()
+    own.attributes[TARGET] = to_attribute(target)
+    (network,) = networks_of(own)
+    Rewriter.insert_op(plan_op(network.sym_name.data, target.name, plan), InsertPoint.after(network))
+    return built(own, Choices("f32", "tree"), Run(), stop="placed").executable
+
+
+def check_lowered(case, target, *, rtol=1e-3):
+    """`case`: module, inputs, axes, plan.  Values are those of the graph's reference, in checked mode.  The DRAM bytes
+    without the program, and those that the plan is counted to move."""
+    machine_of_plan = Machine(executable_of(case.module, case.plan, target))
+    result = machine_of_plan.run(case.inputs, "functional", checked=True)
+    for name, wanted in run_module(case.module, case.inputs).items():
+        size = np.abs(wanted[np.isfinite(wanted)].astype(float)).max(initial=1.0)
+        np.testing.assert_allclose(result.outputs[name], wanted, rtol=rtol, atol=rtol * size, err_msg=name)
+    return dram_bytes(machine_of_plan, target), count(case.axes, case.plan).dram_bytes
+
+
+def dram_bytes(machine_of_plan, target):
+    """Bytes over the DRAM port, without the program."""
+    found = counted_of_run(machine_of_plan.expanded, target, machine_of_plan.executable.code.page_bytes)
+    return found.dram_read_bytes + found.dram_write_bytes - found.dram_bytes_by_class["other"]
+
+
+__all__ = ["DTYPE", "check_lowered", "dram_bytes", "executable_of", "machine"]
