@@ -258,11 +258,15 @@ class Piece:
         self, known: Sequence[tuple[Dim, Affine]], guards: tuple[Guard, ...] = ()
     ) -> Piece | None:
         """The piece where dimensions are at these positions; `guards` come before its own."""
-        index = [found for axis, position in self.index for found in _moved(axis, position, known)]
-        asked = [guard.position.substituted(known) for guard in self.guards]
+        inside = [_of_outer_parts(guard) for guard in self.guards]
+        parts = {axis: guard.start for guard in inside for axis, _ in guard.position.terms if _is_of_one(guard)}
+        index = [
+            found for axis, position in self.index for found in _moved(axis, _at_known(position, parts), known)
+        ]
+        asked = [guard.position.substituted(known) for guard in inside]
         if None in asked or any(position is None for _, position in index):
             return None
-        own = tuple(replace(g, position=p) for g, p in zip(self.guards, asked, strict=True) if p is not None)
+        own = tuple(replace(g, position=p) for g, p in zip(inside, asked, strict=True) if p is not None)
         return Piece(self.tensor, tuple((axis, p) for axis, p in index if p is not None), (*guards, *own))
 
     @property
@@ -281,6 +285,37 @@ class Piece:
         """No axis is split from now on."""
         self.__dict__.pop("_settled", None)
         self.__dict__["_settled"] = self.by_leaf
+
+
+def _of_outer_parts(guard: Guard) -> Guard:
+    """The same of the outermost parts of an axis that was split, where no inner part decides."""
+    own = guard.position.refined()
+    terms = sorted(own.terms, key=lambda term: -term[1])
+    while own.is_linear and len(terms) > 1 and not own.offset:
+        *outer, (inner, weight) = terms
+        reach = inner.extent
+        if weight != 1 or any(factor % reach for _, factor in outer) or guard.start % reach or guard.stop % reach:
+            break
+        terms = [(axis, factor // reach) for axis, factor in outer]
+        own = Affine(tuple(terms))
+        guard = Guard(own, guard.start // reach, guard.stop // reach, guard.fill)
+    return guard
+
+
+def _is_of_one(guard: Guard) -> bool:
+    """Whether an axis has one position inside, and no value stands for others."""
+    own = guard.position
+    is_plain = own.is_linear and not own.offset and len(own.terms) == 1 and own.terms[0][1] == 1
+    return is_plain and guard.fill is None and guard.stop - guard.start == 1
+
+
+def _at_known(position: Affine, known: Mapping[Axis, int]) -> Affine:
+    """A sum of axes where some are at one position."""
+    own = position.refined()
+    if len(own.terms) < 2 or not any(axis in known for axis, _ in own.terms):
+        return position
+    offset = own.offset + sum(factor * known[axis] for axis, factor in own.terms if axis in known)
+    return replace(own, terms=tuple(term for term in own.terms if term[0] not in known), offset=offset)
 
 
 def _moved(

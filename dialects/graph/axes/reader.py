@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine, Guard, Piece, View
-from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of
+from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of, leaves
 from frustum.dialects.axes.network import AxisNetwork, Combine, Layer, Operand
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.errors import Error
@@ -94,9 +94,25 @@ class Reader:
         """Raises KeyError for an operation with several results that has no function here."""
         known = OPERATIONS.get(type(op))
         found = None if known is None else known(self, op)
+        if found is None and known is not None and self.copy_operands(op):
+            found = known(self, op)
         if found is None:
             found = self.whole(op)
         self.views[op.results[0]] = found
+
+    def copy_operands(self, op: Operation) -> bool:
+        """Copy operands whose dimensions are several axes, or are read at rounded positions, into tensors with one axis
+        for each: of these every relation says something. Whether there are any."""
+        found = False
+        for value in op.operands:
+            view = self.view(value)
+            positions = [position for piece in view.pieces for _, position in piece.index]
+            if all(len(leaves(own)) <= 1 for own in view.dims) and all(each.is_linear for each in positions):
+                continue
+            dims = [dim(str(k), extent) for k, extent in enumerate(view.shape)]
+            if view.at(map(Affine.along, dims)) is not None:
+                self.views[value], found = self.copied(view, op, dims, value), True
+        return found
 
     def view(self, value: SSAValue) -> View:
         """The view of an operand; a weight becomes a tensor when it is first read."""

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 
+from xdsl.ir import Operation
+
 from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine, Bend, Guard, View, beside
-from frustum.dialects.axes.axis import Dim, align, dim, extent_of, regroup
+from frustum.dialects.axes.axis import Dim, align, dim, extent_of, leaves, regroup
 from frustum.dialects.graph.axes.reader import NEEDS_ALL, Reader, reads
 
 
 @reads(g.ReshapeOp)
 def reshape(reader: Reader, op: g.ReshapeOp) -> View | None:
     x = reader.view(op.x)
-    dims = regroup((axis for own in x.dims for axis in own), op.shape)
-    return None if dims is None else x.with_dims(dims)
+    axes = tuple(axis for own in x.dims for axis in own)
+    dims = regroup(axes, op.shape)
+    if dims is not None:
+        return x.with_dims(dims)
+    dims = tuple(dim(str(k), extent) for k, extent in enumerate(op.shape))
+    place = Affine.along(axis for own in dims for axis in own)
+    return copied_if_rounded(reader, x.with_dims((axes,)).at([place], dims=dims), op)
 
 
 @reads(g.TransposeOp)
@@ -39,19 +46,38 @@ def part(reader: Reader, op: g.PartOp) -> View | None:
 @reads(g.SliceOp)
 @reads(g.PickOp)
 def slice_(reader: Reader, op: g.SliceOp | g.PickOp) -> View | None:
-    return moved(reader.view(op.x), op.starts, op.sizes, op.steps)
+    return copied_if_rounded(reader, moved(reader.view(op.x), op.starts, op.sizes, op.steps), op)
+
+
+def copied_if_rounded(reader: Reader, view: View | None, op: Operation) -> View | None:
+    """The view, or a copy of what is read at rounded positions: a part of a tensor that is spread over all of it."""
+    if view is None or all(position.is_linear for piece in view.pieces for _, position in piece.index):
+        return view
+    return reader.copied(view, op, view.dims, op.results[0])
 
 
 def moved(
     view: View, starts: tuple[int, ...], sizes: tuple[int, ...], steps: tuple[int, ...] | None = None
 ) -> View | None:
-    """Every steps-th position from starts on of each dimension."""
-    dims, positions = [], []
+    """Every steps-th position from starts on of each dimension; where a part has all of its innermost axes, these as they
+    are."""
+    dims, positions = list[Dim](), list[Affine]()
     for own, start, size, step in zip(view.dims, starts, sizes, steps or (1,) * len(starts), strict=True):
-        is_all = size == extent_of(own) and step == 1
-        dims.append(own if is_all else dim("part", size))
-        positions.append(Affine.along(own) if is_all else Affine.along(dims[-1], step, start))
+        inner = inner_axes(own, start, size) if step == 1 else ()
+        reach = extent_of(inner)
+        outer = dim("part", size // reach)
+        dims.append((*outer, *inner))
+        positions.append(Affine.along(outer, step * reach, start) + Affine.along(inner))
     return view.at(positions, dims=tuple(dims))
+
+
+def inner_axes(own: Dim, start: int, size: int) -> Dim:
+    """The innermost axes of a dimension of which a part has all positions."""
+    axes = leaves(own)
+    if size == extent_of(own):
+        return axes
+    ways = (axes[k:] for k in range(1, len(axes) + 1))
+    return next(rest for rest in ways if not start % extent_of(rest) and not size % extent_of(rest))
 
 
 @reads(g.PadOp)

@@ -58,8 +58,8 @@ def copy(
     fill: float | None = None,
     conditions: Sequence[Affine] = (),
 ) -> None:
-    """Adds a copy from the first buffer to the second, in passes in which all conditions are 0 or more.  NotLowered where
-    it is of too many dimensions."""
+    """Adds a copy from the first buffer to the second, in passes in which all conditions are 0 or more.  NotLowered where it
+    is of too many dimensions."""
     base = [ZERO, ZERO]
     kept = list[CopyDim]()
     for each in dims:
@@ -87,7 +87,8 @@ def _joined(code: Code, dims: list[CopyDim]) -> list[CopyDim]:
             continue
         assert outer is not None
         span, limit = outer.span, outer.span.limit
-        wide = Span(span.start * extent, span.extent * extent, span.bound * extent, None if limit is None else limit * extent)
+        limit = None if limit is None else limit * extent
+        wide = Span(span.start * extent, span.extent * extent, span.bound * extent, limit)
         found[-1] = CopyDim(
             wide, Side(dim.src.stride, outer.src.offset + dim.src.offset),
             Side(dim.dst.stride, outer.dst.offset + dim.dst.offset),
@@ -117,9 +118,10 @@ class _Writer:
                     self.step(rest, out, base, conditions, Affine(step))
             return
         four, code = self.four(dims, conditions), self.code
-        sides = [_view(self.element, [d.src for d in four], base[0]), _view(self.element, [d.dst for d in four], base[1])]
+        src = _view(self.element, [dim.src for dim in four], base[0])
+        dst = _view(self.element, [dim.dst for dim in four], base[1])
         box = Box.of(*(dim.span for dim in four))
-        code.emit(isa.Copy(engine=self.engine, src_view=sides[0], dst_view=sides[1], box=box, fill=self.fill), *self.ends)
+        code.emit(isa.Copy(engine=self.engine, src_view=src, dst_view=dst, box=box, fill=self.fill), *self.ends)
 
     def least(self, dims: Sequence[CopyDim]) -> CopyDim:
         """The dimension that is written out: the shortest, one that is whole if there is any."""

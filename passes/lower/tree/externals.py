@@ -171,8 +171,8 @@ class DramTensors:
         size = max(1, math.prod(shape)) * ELEMENT_BYTES[element]
         made = isa.ExternalOp(name, kind, size, shape, element, model_dtype=dtype)
         if kind == "weight" and isinstance(value.owner, Operation):
-            known = {name: value.owner.attributes[name] for name in (m.INTEGERS, m.EXPANDED) if name in value.owner.attributes}
-            made.attributes.update(known)
+            own = value.owner.attributes
+            made.attributes.update({name: own[name] for name in (m.INTEGERS, m.EXPANDED) if name in own})
         return self.add(made)
 
     def add(self, op: isa.ExternalOp) -> SSAValue:

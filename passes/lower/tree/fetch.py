@@ -24,7 +24,7 @@ from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import CopyDim, Side, copy
 from frustum.passes.lower.tree.layouts import digits_of, runs_of
 from frustum.passes.lower.tree.places import Place, Run
-from frustum.passes.lower.tree.regions import Clip, End, Linear, Region, Term, can_fill, is_divisible, move
+from frustum.passes.lower.tree.regions import Clip, End, Linear, Region, Term, can_fill, move
 from frustum.passes.lower.tree.spans import NotLowered, divided
 
 PlacesOf = Callable[[Tensor], Sequence[Place]]
@@ -106,8 +106,10 @@ def _fill(
     return None
 
 
-def write_value(code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, value: float, *conditions: Affine) -> None:
-    """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer where the
+def write_value(
+    code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, value: float, *conditions: Affine
+) -> None:  # fmt: skip
+    """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer that the
     engine reads."""
     dims = [CopyDim(Span(ZERO, dim.span.extent, dim.span.extent), Side(0), Side(dim.stride)) for dim in into.dims]
     beyond = CopyDim(Span(ZERO, 1, 0), Side(0), Side(0))
@@ -233,9 +235,9 @@ class _Piece:
                 step = period // math.gcd(factor, period)
                 if step > 1 and extent > 1:
                     for first in range(min(step, extent)):
-                        at = (number, step, start + first)
+                        to = (number, step, start + first)
                         count = (extent - first + step - 1) // step
-                        yield from self.stepped(region.at(*at, count), dst.at(*at), [each.at(*at) for each in raws])
+                        yield from self.stepped(region.at(*to, count), dst.at(*to), [each.at(*to) for each in raws])
                     return
         reaches = [list(self.reaches(region, raw)) for raw in raws]
         for chosen in itertools.product(*reaches):
@@ -251,7 +253,7 @@ class _Piece:
         low, high = region.extremes(self.code, value)
         if not raw.bend or (low >= 0 and high < extent):
             yield _Reach(value, None if raw.guard is not None else extent, 1, 0)
-        elif raw.bend == "wrap" and not any(factor % extent for factor in value.factors.values()) and is_divisible(value.rest, extent):
+        elif raw.bend == "wrap" and value.is_multiple(extent):
             yield _Reach(value, None, 0, low % extent)
         elif raw.bend == "wrap":
             for turn in range(low // extent, high // extent + 1):

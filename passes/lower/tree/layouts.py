@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from frustum.dialects.axes.access import Affine as Position
-from frustum.dialects.axes.access import Piece, digits
+from frustum.dialects.axes.access import Bend, Piece, digits
 from frustum.dialects.axes.axis import Axis, extent_of
 from frustum.dialects.axes.tensor import Tensor
 from frustum.passes.lower.tree.spans import NotLowered
@@ -48,7 +48,7 @@ def is_together(order: Order, run: Order) -> bool:
 
 def runs_of(piece: Piece) -> Iterator[tuple[Order, Position]]:
     """Where the axes of a tensor are read: the parts of one, or all that are digits of one position, together, outermost
-    first.  NotLowered where nothing says it."""
+    first. NotLowered where nothing says it."""
     own = dict[Axis, Position]()
     for axis, position in piece.index:
         if axis.parts is not None and position.is_linear:
@@ -60,7 +60,8 @@ def runs_of(piece: Piece) -> Iterator[tuple[Order, Position]]:
             own[leaf] = digit.refined()
     while own:
         axis, position = min(own.items(), key=lambda item: item[1].divisor)
-        run, weight = (axis,), position.divisor
+        run: Order = (axis,)
+        weight = position.divisor
         del own[axis]
         while position.bend == "wrap" and position.extent == extent_of(run):
             weight *= run[0].extent
@@ -92,6 +93,7 @@ def digits_of(run: Order, position: Position) -> Iterator[tuple[Order, Position]
     divisor = position.divisor
     for axis in reversed(run):
         is_bent = axis is not run[0] or position.bend == "wrap"
-        bend, extent = ("wrap", axis.extent) if is_bent else (position.bend, position.extent)
+        bend: Bend = "wrap" if is_bent else position.bend
+        extent = axis.extent if is_bent else position.extent
         yield (axis,), Position(position.terms, position.offset, divisor, bend, extent)
         divisor *= axis.extent

@@ -89,7 +89,8 @@ class Place:
     def through(self, index: Iterable[tuple[Axis, Position | None]]) -> Place:
         """The place of a tensor that lies where its maker reads the one that is here, position for position.  NotLowered
         where it does not."""
-        strides, origin, has, ring, offset = dict[Axis, int](), dict[Axis, Affine](), dict[Axis, Span](), None, self.offset
+        strides, origin, has = dict[Axis, int](), dict[Axis, Affine](), dict[Axis, Span]()
+        ring, offset = None, self.offset
         for old, position in index:
             own = None if position is None else position.refined()
             first = self.origin.get(old, ZERO)
@@ -100,7 +101,8 @@ class Place:
                 continue
             ((new, factor),) = own.terms
             is_same = factor == 1 and not own.offset
-            if abs(factor) > 1 or (not is_same and (old in self.has or (self.ring is not None and self.ring[0] is old))):
+            is_fixed = old in self.has or (self.ring is not None and self.ring[0] is old)
+            if abs(factor) > 1 or (is_fixed and not is_same):
                 raise NotLowered(f"a result in the storage of what is read along {old.name}, turned or moved in a ring")
             strides[new], origin[new] = self.strides[old] * factor, (first - own.offset) * factor
             if old in self.has:
@@ -129,6 +131,6 @@ def transfer(
     code: Code, engine: CopyEngine, box: Mapping[Axis, Span], src: Place, dst: Place, conditions: Sequence[Affine] = ()
 ) -> None:  # fmt: skip
     """Adds the copies of a box of a tensor that both places have, in passes in which all conditions are 0 or more."""
-    at = {(axis,): Linear({number: 1}) for number, axis in enumerate(box)}
+    at: dict[Run, Linear] = {(axis,): Linear({number: 1}) for number, axis in enumerate(box)}
     region = Region.of(list(box.values())).clipped((*src.clips(at), *dst.clips(at)))
     move(code, engine, src.element, replace(region, conditions=tuple(conditions)), src.end(at), dst.end(at))

@@ -35,6 +35,10 @@ class Linear:
     def __neg__(self) -> Linear:
         return Linear({number: -factor for number, factor in self.factors.items()}, self.rest * -1)
 
+    def is_multiple(self, size: int) -> bool:
+        """Whether everything moves it by multiples."""
+        return not any(factor % size for factor in self.factors.values()) and is_divisible(self.rest, size)
+
     def at(self, number: int, factor: int, rest: Affine) -> Linear:
         """The same where a dimension's positions are `factor` times those of another one in its place, and `rest`."""
         own = self.factors.get(number, 0)
@@ -135,8 +139,8 @@ class Region:
 def move(
     code: Code, engine: CopyEngine, element: Element, region: Region, src: End, dst: End, fill: float | None = None
 ) -> None:  # fmt: skip
-    """Adds the copies of a region.  With `fill` what clips that are filled cut away has this value; NotLowered where one
-    copy cannot say it (`can_fill`)."""
+    """Adds the copies of a region.  With `fill` what clips that are filled cut away has this value; NotLowered where no
+    one copy says it (`can_fill`)."""
     known = region.cut(code)
     if known is None:
         return
@@ -263,10 +267,8 @@ def _ends_of(
 def _outermost(code: Code, bounds: Sequence[_Bound], sign: int) -> Iterator[_Bound]:
     """Those of which no other one always cuts as much."""
     for k, own in enumerate(bounds):
-        apart = ((other.value - own.value) * sign for other in bounds[:k])
-        later = ((other.value - own.value) * sign for other in bounds[k + 1 :])
-        is_less = any(code.extremes(each)[0] >= 0 for each in apart) or any(code.extremes(each)[0] > 0 for each in later)
-        if not is_less:
+        least = [code.extremes((other.value - own.value) * sign)[0] for other in bounds]
+        if not any(each >= 0 for each in least[:k]) and not any(each > 0 for each in least[k + 1 :]):
             yield own
 
 

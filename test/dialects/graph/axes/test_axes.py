@@ -13,7 +13,7 @@ from frustum.dialects.axes.tensor import Kind
 from frustum.dialects.graph.axes import NEEDS_ALL, OPERATIONS
 from frustum.dialects.graph.axes.reader import Reader
 from frustum.dialects.graph.declaration import declared_in
-from frustum.runtime.reference.axes import view_array
+from frustum.runtime.reference.axes import gathered, view_array
 from frustum.runtime.reference.layers import evaluated
 
 
@@ -82,6 +82,66 @@ def test_a_roll_of_windows_is_a_view():
     assert not reader.layers
     found = view_array(reader.views[back.result], {reader.tensors[0]: numbered(12, 3)})
     np.testing.assert_array_equal(found, np.roll(numbered(12, 3), -3, 0)[2:9])
+
+
+def shuffled(x, count):
+    """Channels dealt to two halves, and the first of these."""
+    shuffle = g.ShuffleOp(x, 2)
+    return [shuffle, g.SliceOp(shuffle.result, (0, 0, 0, 0), (1, count // 2, 2, 1), (1, 1, 1, 1))]
+
+
+COPIES = {
+    "a reshape of no common factors": lambda x: [g.ReshapeOp(x, (1, 6, 2, 1))],
+    "a part of dealt channels that cuts a group": lambda x: [
+        shuffle := g.ShuffleOp(x, 2), g.SliceOp(shuffle.result, (0, 1, 0, 0), (1, 4, 1, 1)),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_what_is_read_at_rounded_positions_is_copied(name):
+    """The copy says of every position what it reads: it may be made in parts."""
+    (x,) = block((1, 3, 4, 1) if "reshape" in name else (1, 6, 1, 1)).args
+    turned = g.TransposeOp(x, (0, 2, 1, 3)) if "reshape" in name else g.ReshapeOp(x, (1, 6, 1, 1))
+    ops, reader = [turned, *COPIES[name](turned.result)], Reader()
+    reader.views[x] = reader.root("x", x, Kind.INPUT)
+    for op in ops:
+        reader.read(op)
+    (layer,) = reader.layers
+    array = numbered(*g.shape_of(x))
+    values = {x: array}
+    for op in ops:
+        values[op.results[0]] = evaluated(op, [values[v] for v in op.operands])
+    (operand,) = layer.operands
+    assert not operand.is_all and str(layer.source.kind) == "identity"
+    found = gathered(operand.pieces, layer.axes, {reader.tensors[0]: array})
+    np.testing.assert_array_equal(found.reshape(-1), values[ops[-1].results[0]].reshape(-1))
+
+
+def test_parts_of_dealt_channels_are_views_where_groups_stay_whole():
+    """Two shuffles of concatenations, as shuffle networks have them: the first part is a view, the second a copy."""
+    a, b, c = block(*[(1, 6, 2, 1)] * 3).args
+    both = g.ConcatOp([a, b], 1)
+    first = shuffled(both.result, 12)
+    again = g.ConcatOp([first[-1].result, c], 1)
+    second = shuffled(again.result, 12)
+    third = g.ConcatOp([second[-1].result, b], 1)
+    ops, reader, values = [both, *first, again, *second, third], Reader(), {}
+    for k, own in enumerate((a, b, c)):
+        reader.views[own] = reader.root(f"x{k}", own, Kind.INPUT)
+        values[own] = numbered(1, 6, 2, 1) + 100 * k
+    counts = []
+    for op in ops:
+        reader.read(op)
+        values[op.results[0]] = evaluated(op, [values[v] for v in op.operands])
+        counts.append(len(reader.layers))
+    assert counts == [0, 0, 0, 0, 0, 1, 1]
+    assert not any(operand.is_all for layer in reader.layers for operand in layer.operands)
+    arrays = {tensor: values[own].reshape(6, 2) for tensor, own in zip(reader.tensors, (a, b, c), strict=False)}
+    (copy,) = reader.layers
+    found = gathered(copy.operands[0].pieces, copy.axes, arrays)
+    arrays[copy.result] = found
+    np.testing.assert_array_equal(view_array(reader.views[third.result], arrays), values[third.result])
 
 
 LAYERS = {
