@@ -28,7 +28,7 @@ from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Part, Re
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
-from frustum.passes.lower.tree.fetch import Gate, passes_before
+from frustum.passes.lower.tree.fetch import Gate
 from frustum.passes.lower.tree.kernels import kernels_of
 from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
@@ -363,8 +363,8 @@ class PlanWalk(Ranged):
         with self.code.at_stage(0 if is_ahead else self.code.stage):
             if not is_made and not self.is_made_anew(tensor):
                 self.move("load", tensor, box, place, names, self.conditions_of(tensor, names, made))
-            elif levels := self.sum_levels(self.network.maker[tensor], made):
-                self.move("load", tensor, box, place, names, [passes_before(levels) - 1])
+            elif is_made and self.sum_levels(self.network.maker[tensor], made):
+                raise NotLowered(f"resident {tensor.name}: sums that wait in DRAM, where each element is written once")
         self.here[tensor].append(place)
         return size * is_ahead
 
@@ -534,8 +534,8 @@ class PlanWalk(Ranged):
         place = replace(place, has=gone, completes=True)
         if tensor is not layer.result:
             self.move("load", tensor, box, place, [layer.name], self.conditions_of(tensor, [layer.name], made))
-        elif levels := self.sum_levels(layer, made):
-            self.move("load", tensor, box, place, [layer.name], [passes_before(levels) - 1])
+        elif self.sum_levels(layer, made):
+            raise NotLowered(f"{tensor.name}: sums that wait in DRAM, where each element is written once")
         self.here[tensor].append(place)
 
     def store(self, layer: Layer, box: Mapping[Axis, Span]) -> None:
