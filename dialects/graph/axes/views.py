@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from xdsl.ir import Operation
 
@@ -21,7 +22,7 @@ def reshape(reader: Reader, op: g.ReshapeOp) -> View | None:
         return x.with_dims(dims)
     dims = tuple(dim(str(k), extent) for k, extent in enumerate(op.shape))
     place = Affine.along(axis for own in dims for axis in own)
-    return copied_if_rounded(reader, x.with_dims((axes,)).at([place], dims=dims), op)
+    return copied_if_rounded(reader, x.with_dims((axes,)).at([place], dims=dims), op, dims)
 
 
 @reads(g.TransposeOp)
@@ -46,14 +47,19 @@ def part(reader: Reader, op: g.PartOp) -> View | None:
 @reads(g.SliceOp)
 @reads(g.PickOp)
 def slice_(reader: Reader, op: g.SliceOp | g.PickOp) -> View | None:
-    return copied_if_rounded(reader, moved(reader.view(op.x), op.starts, op.sizes, op.steps), op)
+    x = reader.view(op.x)
+    found = moved(x, op.starts, op.sizes, op.steps)
+    cut = [] if found is None else [made for made, own in zip(found.dims, x.dims, strict=True) if made != own]
+    return copied_if_rounded(reader, found, op, cut)
 
 
-def copied_if_rounded(reader: Reader, view: View | None, op: Operation) -> View | None:
-    """The view, or a copy of what is read at rounded positions: a part of a tensor that is spread over all of it."""
-    if view is None or all(position.is_linear for piece in view.pieces for _, position in piece.index):
-        return view
-    return reader.copied(view, op, view.dims, op.results[0])
+def copied_if_rounded(reader: Reader, view: View | None, op: Operation, dims: Iterable[Dim]) -> View | None:
+    """The view, or a copy of what is read at rounded positions along these dimensions: a part of a tensor that is spread
+    over all of it."""
+    cut = set(leaves(axis for own in dims for axis in own))
+    positions = [position for piece in view.pieces for _, position in piece.index] if view is not None else []
+    is_rounded = any(not each.is_linear and any(axis in cut for axis, _ in each.refined().terms) for each in positions)
+    return reader.copied(view, op, view.dims, op.results[0]) if view is not None and is_rounded else view
 
 
 def moved(

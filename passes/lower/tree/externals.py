@@ -98,6 +98,13 @@ class DramTensors:
             home = self.of(tensor)
         return home, [part for part in parts if part.window is None or part.window is not home]
 
+    def form(self, tensor: Tensor) -> Place:
+        """How a tensor lies in DRAM; no buffer is declared for one that only outputs have."""
+        parts = self.parts.get(tensor, [])
+        if tensor in self.places or not parts or tensor in self.loads:
+            return self.of(tensor)
+        return next((part.window for part in parts if part.window), None) or self.packed(tensor, parts[0].into.buffer)
+
     def loaded(self, code: Code, tensor: Tensor, box: Mapping[Axis, Span], place: Place) -> None:
         """A box of a tensor has been loaded: outputs that have it get it from there, if every position comes once."""
         parts = self.parts.get(tensor, [])
@@ -162,9 +169,12 @@ class DramTensors:
         )  # fmt: skip
 
     def place(self, tensor: Tensor, buffer: SSAValue) -> None:
+        self.places[tensor] = self.packed(tensor, buffer)
+
+    def packed(self, tensor: Tensor, buffer: SSAValue) -> Place:
         size = ELEMENT_BYTES[self.elements[tensor]]
         strides = {axis: step * size for axis, step in weights(self.order(tensor)).items()}
-        self.places[tensor] = Place(buffer, "dram", self.elements[tensor], strides)
+        return Place(buffer, "dram", self.elements[tensor], strides)
 
     def external(self, name: str, kind: ExternalClass, value: SSAValue, dtype: str | None) -> SSAValue:
         shape, element = g.shape_of(value), element_in(value)

@@ -494,7 +494,7 @@ class PlanWalk(Ranged):
         tensors = [*streams, *([layer.result] if is_stored else [])]
         own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
         chosen = SliceChoice(
-            self.code.target, layer, spans, tensors, self.dram.of, own_boxes, self.capacity - self.used, self.code.depth,
+            self.code.target, layer, spans, tensors, self.dram.form, own_boxes, self.capacity - self.used, self.code.depth,
             lambda part: self.pieces(layer, part, math.inf).cycles,
         ).best()  # fmt: skip
         axis, step, moving = chosen.axis, chosen.step, chosen.moving
