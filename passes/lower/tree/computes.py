@@ -33,6 +33,7 @@ class Computes(SramBuffers):
 
     capacity: int
     known: Known
+    used: int
 
     def compute(self, node: Compute, made: Made, held: Held) -> None:
         own = self.own(node, held)
@@ -68,7 +69,8 @@ class Computes(SramBuffers):
         tensors = [*streams, *([layer.result] if is_stored else [])]
         own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
         chosen = SliceChoice(
-            self.code.target, layer, spans, tensors, self.dram.form, own_boxes, self.capacity - self.used, self.code.depth,
+            self.code.target, layer, spans, tensors, self.dram.form, own_boxes, self.capacity - self.used,
+            self.code.depth,
             lambda part: self.pieces(layer, part, math.inf).cycles,
         ).best()  # fmt: skip
         axis, step, moving = chosen.axis, chosen.step, chosen.moving
@@ -124,8 +126,8 @@ class Computes(SramBuffers):
         part.write(self.code)
 
     def pieces(self, layer: Layer, spans: Spans, none: float | None = None) -> Candidate:
-        """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits, unless `none` says what that
-        takes."""
+        """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits, unless `none` says what
+        that takes."""
         found: Candidate | None = None
         for kernel in kernels_of(layer):
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]

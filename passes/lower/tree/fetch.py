@@ -109,8 +109,8 @@ def _fill(
 def write_value(
     code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, value: float, *conditions: Affine
 ) -> None:  # fmt: skip
-    """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer that the
-    engine reads."""
+    """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer that
+    the     engine reads."""
     dims = [CopyDim(Span(ZERO, dim.span.extent, dim.span.extent), Side(0), Side(dim.stride)) for dim in into.dims]
     beyond = CopyDim(Span(ZERO, 1, 0), Side(0), Side(0))
     copy(code, engine, (near, into.buffer), into.element, [beyond, *dims], value, conditions)

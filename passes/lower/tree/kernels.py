@@ -111,7 +111,7 @@ def _resize(layer: Layer) -> Iterator[Kernel]:
     positions = [position for _, position in operand.pieces[0].by_leaf if position is not None]
     for number, made in enumerate((rows, columns)):
         own = [p for p in positions if {axis for axis, _ in p.refined().terms} & set(made)]
-        plain = [p for p in own if p.divisor == 1 and len(p.terms) == 1 and not p.bend and p.terms[0][1] == 1 and not p.offset]
+        plain = [p for p in own if p.is_linear and len(p.terms) == 1 and p.terms[0][1] == 1 and not p.offset]
         if own and len(own) == len(plain):
             dims += [coordinate(axis) for axis in made]
         elif len(own) == 1:

@@ -119,7 +119,8 @@ class LoopSpans(Ranged):
             limit = outer.limit
         return Span(span.start, span.extent, bound, limit)
 
-    def rolled_spans(self, name: str, spans: Mapping[Axis, Span], group: frozenset[Axis], level: int) -> dict[Axis, Span]:
+    def rolled_spans(self, spans: Spans, group: frozenset[Axis], level: int) -> dict[Axis, Span]:
+        """What no earlier pass has made."""
         return {axis: rolled(span, level) if axis in group else span for axis, span in spans.items()}
 
     def passes_before(self, found: Made, inside: list[Layer], group: frozenset[Axis], level: int) -> int:

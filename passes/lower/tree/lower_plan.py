@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -130,7 +129,8 @@ def kind_of(layer: Layer) -> str:
 
 
 def useful_macs(layers: list[Layer]) -> int:
-    return sum(layer.macs * math.prod(axis.extent for axis in layer.axes) for layer in {id(x): x for x in layers}.values())
+    """Multiply-accumulates of all layers that an operation has become."""
+    return sum(layer.macs * layer.points for layer in layers)
 
 
 def _unit(names: Names, name: str) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.layer_cycles import ClusterCycles
@@ -51,6 +52,16 @@ class Candidate:
 
 class PieceChoice:
     """The pieces of one part of a layer; `known`: those of parts that were alike."""
+
+    code: Code
+    kernel: Kernel
+    elements: Mapping[Tensor, Any]
+    known: Known
+    layer: Layer
+    axes: tuple[Axis, ...]
+    spans: dict[Axis, Span]
+    summed: list[Axis]
+    free: list[Axis]
 
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known
@@ -101,7 +112,8 @@ class PieceChoice:
         if isinstance(kernel, ProductKernel):
             f, w = kernel.factors, kernel.windows
             own = (
-                kernel.on_vector, *map(numbers, (f.groups, f.channels, f.sums, kernel.images, kernel.rows, kernel.columns)),
+                kernel.on_vector, *map(numbers, (f.groups, f.channels, f.sums)),
+                *map(numbers, (kernel.images, kernel.rows, kernel.columns)),
                 *((0, 0) if each is None else (each.tap.extent, each.stride) for each in w),
             )  # fmt: skip
         return (
@@ -111,6 +123,7 @@ class PieceChoice:
         )  # fmt: skip
 
     def numbered(self, found: Candidate) -> tuple[tuple[int, ...], int, tuple[int, ...], float]:
+        """A choice with axes as numbers."""
         pieces, place = found.pieces, {axis: k for k, axis in enumerate(self.axes)}
         extents = tuple(int(pieces.extents.get(axis, self.extents[axis])) for axis in self.axes)
         dealt = -1 if pieces.dealt is None else place[pieces.dealt]
@@ -295,15 +308,16 @@ class PieceChoice:
 
         taps = [1 if w is None else w.tap.extent for w in kernel.windows]
         work = Convolution(
-            count(kernel.images) * count(kernel.rows), count(kernel.columns), count(own.sums), count(own.channels), size,
-            count(own.groups), taps[0], taps[1], 1 if kernel.windows[1] is None else kernel.windows[1].stride,
+            count(kernel.images) * count(kernel.rows), count(kernel.columns), count(own.sums), count(own.channels),
+            size, count(own.groups), taps[0], taps[1], 1 if kernel.windows[1] is None else kernel.windows[1].stride,
         )  # fmt: skip
         if not is_exact:
             return ClusterCycles(self.target.cluster).on_matrix(work)
         sums = [coordinate.refined().terms for coordinate in kernel.wants[0].dims[-1:]]
         is_last = sums == [((own.sums[-1], 1),)] if own.sums else False
         plain = {each.name: getattr(work, each.name) for each in fields(work)}
-        work = replace(work, **{name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None})
+        numbers = {name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None}
+        work = replace(work, **numbers)
         mode: Mode = "channels_last" if is_last else cheaper_mode(core.matrix, work)
         return np.array([matrix_work(core.matrix, work, mode).busy_cycles])
 

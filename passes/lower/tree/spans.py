@@ -80,8 +80,8 @@ def settled(span: Span) -> Span:
 
 
 def presence(piece: Piece, spans: Spans) -> Iterator[Affine]:
-    """Numbers that are 0 or more in passes in which a part of a layer reads something of a piece, as far as that does not
-    follow from where the piece ends."""
+    """Numbers that are 0 or more in passes in which a part of a layer reads something of a piece, as far as that does
+    not     follow from where the piece ends."""
     ranges = {(each.refined().terms, -each.refined().offset): axis.extent for axis, each in piece.by_leaf if each}
     for guard in piece.guards:
         own = guard.position.refined()

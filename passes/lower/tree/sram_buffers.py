@@ -42,8 +42,8 @@ class SramBuffers(LoopSpans):
         self, tensor: Tensor, names: Iterable[str], made: Made, *, copies: int = 1, part: Part | None = None,
         rolls: bool = True,
     ) -> Place:  # fmt: skip
-        """A buffer in SRAM for what layers touch of a tensor; with `rolls`, along an axis that rolls a ring, in the body
-        of the loop that moves it, which keeps what later passes read."""
+        """A buffer in SRAM for what layers touch of a tensor; with `rolls`, along an axis that rolls a ring, in the
+        body of the loop that moves it, which keeps what later passes read."""
         block, slack, ring, box = self.code.block, 1, None, self.box_of(tensor, names, made)
         for roll in self.rolls if rolls else ():
             wide = self.box_of(tensor, names, roll.made)
@@ -61,11 +61,12 @@ class SramBuffers(LoopSpans):
             box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
         planes = self.planes(tensor)
         strides, size = packed(self.dram.order(tensor), box, self.elements[tensor], ring)
-        own = {"copies": copies} if ring is None else {"rolling": slack}
         size_bytes = aligned(size * planes)
-        alloc = isa.AllocOp("sram", size_bytes, copies) if ring is None else isa.AllocOp("sram", size_bytes, rolling=slack)
+        if ring is None:
+            alloc, taken = isa.AllocOp("sram", size_bytes, copies), size_bytes * copies
+        else:
+            alloc, taken = isa.AllocOp("sram", size_bytes, rolling=slack), size_bytes
         block.add_op(alloc)
-        taken = size_bytes * own.get("copies", 1)
         self.used += taken
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         return Place(
@@ -95,7 +96,8 @@ class SramBuffers(LoopSpans):
     def handed(
         self, layer: Layer, users: list[str], made: Made, own: Iterable[Tensor], last: Mapping[Tensor, str]
     ) -> Place:  # fmt: skip
-        """Where a result lies that layers of a compute hand on: in the storage of what its maker reads last, if it may."""
+        """Where a result lies that layers of a compute hand on: in the storage of what its maker reads last, if it
+        may."""
         if layer.storage_of is not None:
             (piece, *others) = layer.operands[layer.storage_of].pieces
             old = piece.tensor
@@ -138,8 +140,8 @@ class SramBuffers(LoopSpans):
         self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Iterable[str],
         conditions: Iterable[Affine] = (),
     ) -> None:  # fmt: skip
-        """A box between DRAM and SRAM: of what rolls, what no pass had before; in passes in which all conditions are 0 or
-        more."""
+        """A box between DRAM and SRAM: of what rolls, what no pass had before; in passes in which all conditions are 0
+        or more."""
         self.code.layer = self.numbers[next(iter(names))]
         conditions = list(conditions)
         if way == "store":

@@ -34,15 +34,23 @@ from frustum.passes.lower.tree.sram_buffers import missing_of
 class PlanWalk(Computes):
     """Writes a plan; `dram` has the tensors' homes, `counted` what nodes take of SRAM."""
 
+    code: Code
+    dram: DramTensors
+    numbers: Mapping[str, int]
+    counted: Counted
+    last_unit: int
+    used: int
+
     def __init__(
-        self, network: AxisNetwork, plan: Node, code: Code, dram: DramTensors, counted: Counted, numbers: Mapping[str, int]
-    ) -> None:
+        self, network: AxisNetwork, plan: Node, code: Code, dram: DramTensors, counted: Counted,
+        numbers: Mapping[str, int],
+    ) -> None:  # fmt: skip
         super().__init__(network, plan)
         self.code, self.dram, self.counted, self.numbers = code, dram, counted, numbers
         self.elements: Mapping[Tensor, Element] = dram.elements
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
-        self.used: int = 0
+        self.used = 0
         self.rolls: list[Roll] = []
         self.known: Known = {}
 
@@ -72,7 +80,7 @@ class PlanWalk(Computes):
             with self.code.repeat(count):
                 self.body(node.body, {**made, **found}, held)
             return
-        found = {name: self.rolled_spans(name, spans, group, level) for name, spans in found.items()}
+        found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
         before = self.passes_before(found, inside, group, level)
         found = {
             name: {a: later(span, level, before) if a in group else span for a, span in spans.items()}
@@ -146,8 +154,8 @@ class PlanWalk(Computes):
             self.code.emit(isa.Fetch(page=k + 1))
 
     def begin(self, node: Sequence, resident: Resident, made: Made, is_made: bool, room: int) -> int:
-        """A residency begins: its buffer, and what is in it if nothing here makes that; a pass ahead where there is room
-        for a second copy, whose bytes are returned."""
+        """A residency begins: its buffer, and what is in it if nothing here makes that; a pass ahead where there is
+        room for a second copy, whose bytes are returned."""
         tensor = self.tensors[resident.tensor]
         if resident.sharded or resident.memory != "sram":
             raise NotLowered(f"resident {resident.tensor}: shares of clusters, and other memories than SRAM")

@@ -108,8 +108,8 @@ def inside(piece: Piece, coordinate: Position) -> tuple[int, int] | None:
 
 
 def is_padded(layer: Layer, operand: int, coordinates: Sequence[Position], value: float) -> bool:
-    """Whether all that lies beyond an operand's ends is beyond those of windows, where the instruction itself takes it as
-    this value."""
+    """Whether all that lies beyond an operand's ends is beyond those of windows, where the instruction itself takes it
+    as this value."""
     (piece, *others) = layer.operands[operand].pieces
     filled = [guard for guard in piece.guards if guard.fill is not None]
     found = [[k for k, each in enumerate(coordinates) if factor_of(g.position, each) == 1] for g in filled]
