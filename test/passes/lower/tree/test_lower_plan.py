@@ -13,7 +13,7 @@ from frustum.passes.plan.tree.trace import fitting_plan
 def case(build, text=""):
     found = plan_nets.case(build)
     if text:
-        found.plan = read_plan(text, lambda _: extents_of(found.axes), "plan").node
+        found.plan = read_plan(f'plan @net for "edge" {{ {text} }}', lambda _: extents_of(found.axes), "plan").node
     return found
 
 
@@ -26,18 +26,22 @@ def perceptron(net):
     return plan_nets.product(net, hidden, 16)
 
 
+WEIGHTS = "resident w, w.1, w.2, w.3"
 PLANS = {
-    "rows roll": (two_convs, 'plan @net for "edge" { resident w, w.1, w.2, w.3 for conv_2.y step 3 rolling { resident x0 compute conv_1, conv_2 } }'),
-    "rows are made again": (two_convs, 'plan @net for "edge" { for conv_2.y step 3 recomputed { compute conv_1, conv_2 } }'),
-    "rows and columns roll": (two_convs, """plan @net for "edge" {
-        resident w, w.1, w.2, w.3 for conv_2.y step 2 rolling { for conv_2.x step 3 rolling { resident x0 compute conv_1, conv_2 } } }"""),
-    "an input rolls": (two_convs, 'plan @net for "edge" { resident w, w.1, w.2, w.3 for conv_2.y step 2 rolling { resident x0 compute conv_1, conv_2 } }'),
-    "a map stays": (two_convs, 'plan @net for "edge" { resident conv_1 { compute conv_1 } compute conv_2 }'),
-    "a part of a map stays": (two_convs, 'plan @net for "edge" { resident conv_1 [conv_1.c 0:3] { compute conv_1 } compute conv_2 }'),
-    "sums wait": (perceptron, """plan @net for "edge" { resident matmul_2
-        for matmul_1.c step 16 { compute matmul_1, matmul_2 } }"""),
-    "loops inside loops": (perceptron, """plan @net for "edge" { for x0.0 step 5 { resident matmul_2
-        for matmul_1.c step 8 { compute matmul_1, matmul_2 } } }"""),
+    "rows roll": (two_convs, f"{WEIGHTS} for conv_2.y step 3 rolling {{ resident x0 compute conv_1, conv_2 }}"),
+    "rows are made again": (two_convs, "for conv_2.y step 3 recomputed { compute conv_1, conv_2 }"),
+    "rows and columns roll": (
+        two_convs,
+        f"{WEIGHTS} for conv_2.y step 2 rolling {{"
+        " for conv_2.x step 3 rolling { resident x0 compute conv_1, conv_2 } }",
+    ),
+    "a map stays": (two_convs, "resident conv_1 { compute conv_1 } compute conv_2"),
+    "a part of a map stays": (two_convs, "resident conv_1 [conv_1.c 0:3] { compute conv_1 } compute conv_2"),
+    "sums wait": (perceptron, "resident matmul_2 for matmul_1.c step 16 { compute matmul_1, matmul_2 }"),
+    "loops inside loops": (
+        perceptron,
+        "for x0.0 step 5 { resident matmul_2 for matmul_1.c step 8 { compute matmul_1, matmul_2 } }",
+    ),
 }  # fmt: skip
 
 
@@ -60,10 +64,10 @@ def test_found_plans_are_run_as_they_are_counted(build, kib):
 
 
 def test_what_is_not_lowered_is_named():
-    found = case(two_convs, 'plan @net for "edge" { for conv_2.y ranges [0, 1, 12] { compute conv_1, conv_2 } }')
-    with pytest.raises(NotLowered, match="for conv_2.y: ranges that are not all of one length"):
+    found = case(two_convs, "for conv_2.y ranges [0, 1, 12] { compute conv_1, conv_2 }")
+    with pytest.raises(NotLowered, match=r"for conv_2\.y: ranges that are not all of one length"):
         lowered_plans.check_lowered(found, lowered_plans.machine())
-    found = case(perceptron, 'plan @net for "edge" { for matmul_1.c step 16 { compute matmul_1, matmul_2 } }')
+    found = case(perceptron, "for matmul_1.c step 16 { compute matmul_1, matmul_2 }")
     with pytest.raises(NotLowered, match="matmul_2: sums that wait in DRAM"):
         lowered_plans.check_lowered(found, lowered_plans.machine())
     with pytest.raises(NotLowered, match="a plan is lowered for one cluster, default has 1 chips of 4 clusters"):

@@ -37,7 +37,7 @@ def test_a_span_holds_what_every_pass_reads(case):
 
 @given(reads())
 def test_spans_of_one_pass_are_just_what_it_reads(case):
-    axes, _, _, position, extent = case
+    _, _, _, position, extent = case
     low, high = position.hull({})
     low, high = max(low, 0), min(high, extent)
     found = through(position, extent, {}).clip()
