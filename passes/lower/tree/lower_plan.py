@@ -49,8 +49,8 @@ class LowerPlan(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
         if target.chip.clusters > 1 or target.chips > 1:
-            found = f"{target.chips} chips of {target.chip.clusters} clusters"
-            raise NotLowered(f"a plan is lowered for one cluster, {target.name} has {found}")
+            clusters = target.chips * target.chip.clusters
+            raise NotLowered(f"a plan is lowered for one cluster, {target.name} has {clusters}")
         plans = {plan.network_name: plan for plan in plans_of(op)}
         for network in list(g.networks_of(op)):
             plan = plans.get(network.sym_name.data)
