@@ -50,13 +50,12 @@ class Candidate:
     cycles: float
 
 
-class PieceChoice:
-    """The pieces of one part of a layer; `known`: those of parts that were alike."""
+class PieceCosts:
+    """What pieces of one part of a layer take: bytes of the cores' memories, and cycles."""
 
     code: Code
     kernel: Kernel
     elements: Mapping[Tensor, Any]
-    known: Known
     layer: Layer
     axes: tuple[Axis, ...]
     spans: dict[Axis, Span]
@@ -64,9 +63,9 @@ class PieceChoice:
     free: list[Axis]
 
     def __init__(
-        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known
+        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any]
     ) -> None:
-        self.code, self.kernel, self.elements, self.known = code, kernel, elements, known
+        self.code, self.kernel, self.elements = code, kernel, elements
         self.target: Target = code.target
         self.layer = kernel.layer
         self.axes = self.layer.axes
@@ -75,6 +74,109 @@ class PieceChoice:
         self.inside: dict[Axis, bool] = {axis: code.is_inside(span) for axis, span in self.spans.items()}
         self.summed = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
         self.free = [axis for axis in self.axes if axis not in kernel.whole and self.extents[axis] > 1]
+
+    def size_of(self, want: Want) -> int:
+        """Bytes of an element of an operand."""
+        return size_of(self.elements[self.layer.operands[want.operand].pieces[0].tensor])
+
+    def bytes_of(self, want: Want, extents: Extents) -> Any:
+        """Of an operand in a piece."""
+        found: Any = self.size_of(want)
+        for coordinate in want.dims:
+            own = coordinate.refined()
+            reach = sum(abs(factor) * (extents[axis] - 1) for axis, factor in own.terms)
+            found = found * (1 + reach // own.divisor + (own.divisor > 1))
+        return found
+
+    def is_cut(self, axes: Sequence[Axis], extents: Extents) -> Any:
+        """Whether a piece has a part of some axis."""
+        found: Any = False
+        for axis in axes:
+            found = found | (extents[axis] < self.extents[axis])
+        return found
+
+    def fits(self, extents: Extents) -> Any:
+        """Whether two pieces of everything that moves fit a core's memories."""
+        need: dict[str, Any] = {"nram": 0, "wram": 0}
+        for want in self.kernel.wants:
+            copies = 1 + self.is_cut(tuple(want.axes), extents)
+            need[want.memory] = need[want.memory] + copies * (self.bytes_of(want, extents) + 16)
+        result = math.prod(extents[axis] for axis in self.layer.result.axes)
+        width = size_of(self.elements[self.layer.result])
+        sums = 4 * result * self.is_cut(self.summed, extents)
+        core = self.target.core
+        fits_nram = need["nram"] + 2 * result * width + sums + 32 <= core.nram.capacity_bytes
+        return fits_nram & (need["wram"] <= core.wram.capacity_bytes)
+
+    def cycles(self, extents: Extents, dealt: Axis | None, order: Sequence[Axis], computing: Any) -> Any:
+        """Of the busiest core: computing, or copies in and out; and what of the other comes before or behind."""
+        cores = self.code.cores
+        counts = {
+            axis: -(-self.extents[axis] // (extents[axis] * (cores if axis is dealt else 1))) for axis in self.axes
+        }  # fmt: skip
+        passes: Any = math.prod(counts.values())
+        moved: Any = 0.0
+        for want in self.kernel.wants:
+            times: Any = 1
+            for k, axis in enumerate(order):
+                is_inside = np.zeros_like(passes, bool)
+                for inner in order[k:]:
+                    is_inside = is_inside | ((counts[inner] > 1) & (inner in want.axes))
+                times = times * np.where(is_inside, counts[axis], 1)
+            is_shared = cores > 1 and (dealt is None or dealt not in want.axes)
+            rate = self.target.cluster.bus.bytes_per_cycle if is_shared else self.rate
+            moved = moved + times * (self.bytes_of(want, extents) / rate + 1)
+        out = math.prod(extents[a] * counts[a] for a in self.layer.result.axes)
+        moved = moved + out * size_of(self.elements[self.layer.result]) / self.rate
+        computed = passes * (computing + self.target.core.nram.latency_cycles)
+        return np.maximum(computed, moved) + np.minimum(computed, moved) / passes
+
+    @property
+    def rate(self) -> float:
+        """Bytes per cycle between SRAM and one core, where all move at once."""
+        port = self.target.cluster.sram.port_bytes_per_cycle / self.code.cores
+        return min(float(self.target.core.mvdma.bytes_per_cycle), port)
+
+    def computing(self, extents: Extents, *, is_exact: bool = False) -> Any:
+        """Of one piece; exactly, or with every fill of the lines as a full one."""
+        core, kernel = self.target.core, self.kernel
+        size = size_of(self.elements[self.layer.operands[0].pieces[0].tensor])
+        points = math.prod(extents[axis] for axis in self.axes)
+        if not isinstance(kernel, ProductKernel):
+            return vector_cycles(core.vector, max(1, self.layer.passes), points, size)
+        if kernel.on_vector:
+            return vector_cycles(core.vector, 1, points, size)
+        own = kernel.factors
+
+        def count(axes: Sequence[Axis]) -> Any:
+            return math.prod((extents[axis] for axis in axes), start=np.ones_like(points))
+
+        taps = [1 if w is None else w.tap.extent for w in kernel.windows]
+        work = Convolution(
+            count(kernel.images) * count(kernel.rows), count(kernel.columns), count(own.sums), count(own.channels),
+            size, count(own.groups), taps[0], taps[1], 1 if kernel.windows[1] is None else kernel.windows[1].stride,
+        )  # fmt: skip
+        if not is_exact:
+            return ClusterCycles(self.target.cluster).on_matrix(work)
+        sums = [coordinate.refined().terms for coordinate in kernel.wants[0].dims[-1:]]
+        is_last = sums == [((own.sums[-1], 1),)] if own.sums else False
+        plain = {each.name: getattr(work, each.name) for each in fields(work)}
+        numbers = {name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None}
+        work = replace(work, **numbers)
+        mode: Mode = "channels_last" if is_last else cheaper_mode(core.matrix, work)
+        return np.array([matrix_work(core.matrix, work, mode).busy_cycles])
+
+
+class PieceChoice(PieceCosts):
+    """The pieces of one part of a layer; `known`: those of parts that were alike."""
+
+    known: Known
+
+    def __init__(
+        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known
+    ) -> None:
+        super().__init__(code, kernel, spans, elements)
+        self.known = known
 
     def best(self) -> Candidate | None:
         """The candidate with the fewest cycles; None where no piece fits."""
@@ -146,8 +248,6 @@ class PieceChoice:
                     pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
                     yield Candidate(self.kernel, pieces, float(exact[0]))
 
-    # ------------------------------------------------------------ ways
-
     def dealt_axes(self) -> list[Axis | None]:
         if self.code.cores == 1:
             return [None]
@@ -179,41 +279,6 @@ class PieceChoice:
         yield (*groups, *rest, *channels, *self.summed)
         if channels and rest:
             yield (*groups, *channels, *rest, *self.summed)
-
-    # ------------------------------------------------------------ what fits
-
-    def size_of(self, want: Want) -> int:
-        """Bytes of an element of an operand."""
-        return size_of(self.elements[self.layer.operands[want.operand].pieces[0].tensor])
-
-    def bytes_of(self, want: Want, extents: Extents) -> Any:
-        """Of an operand in a piece."""
-        found: Any = self.size_of(want)
-        for coordinate in want.dims:
-            own = coordinate.refined()
-            reach = sum(abs(factor) * (extents[axis] - 1) for axis, factor in own.terms)
-            found = found * (1 + reach // own.divisor + (own.divisor > 1))
-        return found
-
-    def is_cut(self, axes: Sequence[Axis], extents: Extents) -> Any:
-        """Whether a piece has a part of some axis."""
-        found: Any = False
-        for axis in axes:
-            found = found | (extents[axis] < self.extents[axis])
-        return found
-
-    def fits(self, extents: Extents) -> Any:
-        """Whether two pieces of everything that moves fit a core's memories."""
-        need: dict[str, Any] = {"nram": 0, "wram": 0}
-        for want in self.kernel.wants:
-            copies = 1 + self.is_cut(tuple(want.axes), extents)
-            need[want.memory] = need[want.memory] + copies * (self.bytes_of(want, extents) + 16)
-        result = math.prod(extents[axis] for axis in self.layer.result.axes)
-        width = size_of(self.elements[self.layer.result])
-        sums = 4 * result * self.is_cut(self.summed, extents)
-        core = self.target.core
-        fits_nram = need["nram"] + 2 * result * width + sums + 32 <= core.nram.capacity_bytes
-        return fits_nram & (need["wram"] <= core.wram.capacity_bytes)
 
     def is_writable(self, extents: Extents, dealt: Axis | None) -> Any:
         """Whether instructions can say it: of axes in one dimension the outermost alone may be clipped; sums are cut
@@ -260,66 +325,6 @@ class PieceChoice:
     def overshoots(self, axis: Axis, extents: Extents, dealt: Axis | None) -> Any:
         step = extents[axis] * (self.code.cores if axis is dealt else 1)
         return self.extents[axis] % step != 0
-
-    # ------------------------------------------------------------ cycles
-
-    def cycles(self, extents: Extents, dealt: Axis | None, order: Sequence[Axis], computing: Any) -> Any:
-        """Of the busiest core: computing, or copies in and out; and what of the other comes before or behind."""
-        cores = self.code.cores
-        counts = {
-            axis: -(-self.extents[axis] // (extents[axis] * (cores if axis is dealt else 1))) for axis in self.axes
-        }  # fmt: skip
-        passes: Any = math.prod(counts.values())
-        moved: Any = 0.0
-        for want in self.kernel.wants:
-            times: Any = 1
-            for k, axis in enumerate(order):
-                is_inside = np.zeros_like(passes, bool)
-                for inner in order[k:]:
-                    is_inside = is_inside | ((counts[inner] > 1) & (inner in want.axes))
-                times = times * np.where(is_inside, counts[axis], 1)
-            is_shared = cores > 1 and (dealt is None or dealt not in want.axes)
-            rate = self.target.cluster.bus.bytes_per_cycle if is_shared else self.rate
-            moved = moved + times * (self.bytes_of(want, extents) / rate + 1)
-        out = math.prod(extents[a] * counts[a] for a in self.layer.result.axes)
-        moved = moved + out * size_of(self.elements[self.layer.result]) / self.rate
-        computed = passes * (computing + self.target.core.nram.latency_cycles)
-        return np.maximum(computed, moved) + np.minimum(computed, moved) / passes
-
-    @property
-    def rate(self) -> float:
-        """Bytes per cycle between SRAM and one core, where all move at once."""
-        port = self.target.cluster.sram.port_bytes_per_cycle / self.code.cores
-        return min(float(self.target.core.mvdma.bytes_per_cycle), port)
-
-    def computing(self, extents: Extents, *, is_exact: bool = False) -> Any:
-        """Of one piece; exactly, or with every fill of the lines as a full one."""
-        core, kernel = self.target.core, self.kernel
-        size = size_of(self.elements[self.layer.operands[0].pieces[0].tensor])
-        points = math.prod(extents[axis] for axis in self.axes)
-        if not isinstance(kernel, ProductKernel):
-            return vector_cycles(core.vector, max(1, self.layer.passes), points, size)
-        if kernel.on_vector:
-            return vector_cycles(core.vector, 1, points, size)
-        own = kernel.factors
-
-        def count(axes: Sequence[Axis]) -> Any:
-            return math.prod((extents[axis] for axis in axes), start=np.ones_like(points))
-
-        taps = [1 if w is None else w.tap.extent for w in kernel.windows]
-        work = Convolution(
-            count(kernel.images) * count(kernel.rows), count(kernel.columns), count(own.sums), count(own.channels),
-            size, count(own.groups), taps[0], taps[1], 1 if kernel.windows[1] is None else kernel.windows[1].stride,
-        )  # fmt: skip
-        if not is_exact:
-            return ClusterCycles(self.target.cluster).on_matrix(work)
-        sums = [coordinate.refined().terms for coordinate in kernel.wants[0].dims[-1:]]
-        is_last = sums == [((own.sums[-1], 1),)] if own.sums else False
-        plain = {each.name: getattr(work, each.name) for each in fields(work)}
-        numbers = {name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None}
-        work = replace(work, **numbers)
-        mode: Mode = "channels_last" if is_last else cheaper_mode(core.matrix, work)
-        return np.array([matrix_work(core.matrix, work, mode).busy_cycles])
 
 
 def _halves(extent: int) -> list[int]:
