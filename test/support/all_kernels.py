@@ -11,9 +11,9 @@ def held_bytes(choice, pieces):
     layer = choice.layer
     for want in choice.kernel.wants:
         element = choice.elements[layer.operands[want.operand].pieces[0].tensor]
-        extents = [
-            1 + sum(abs(factor) * (pieces.extents[axis] - 1) for axis, factor in each.refined().terms) for each in want.dims
-        ]  # fmt: skip
+        terms = [each.refined().terms for each in want.dims]
+        extents = [1 + sum(abs(factor) * (pieces.extents[axis] - 1) for axis, factor in own) for own in terms]
         found[want.memory] += prod(extents) * ELEMENT_BYTES[element]
-    found["nram"] += prod(pieces.extents[axis] for axis in layer.result.axes) * ELEMENT_BYTES[choice.elements[layer.result]]
+    made = prod(pieces.extents[axis] for axis in layer.result.axes)
+    found["nram"] += made * ELEMENT_BYTES[choice.elements[layer.result]]
     return found

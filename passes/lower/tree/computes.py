@@ -14,7 +14,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
-from frustum.passes.lower.tree.kernels import kernels_of
+from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice

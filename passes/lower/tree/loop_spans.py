@@ -33,6 +33,7 @@ from frustum.passes.lower.tree.spans import (
     span_of,
     step_at,
     through,
+    widest,
 )
 
 Made: TypeAlias = Mapping[str, dict[Axis, Span]]
@@ -70,9 +71,10 @@ class LoopSpans(Ranged):
         return step, ceil_div(outer.extent, step)
 
     def pass_of(
-        self, axis: Axis, group: frozenset[Axis], inside: list[Layer], made: Made, loop: tuple[int, int]
+        self, axis: Axis, group: frozenset[Axis], inside: list[Layer], made: Made, loop: tuple[int, int, int]
     ) -> dict[str, dict[Axis, Span]]:
-        """What all layers make in a pass, from the last layer back."""
+        """What all layers make in a pass of a loop (level, step, passes), from the last layer back."""
+        counts = [*self.code.counts, loop[2]]
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
         found: dict[str, dict[Axis, Span]] = {}
         needed: dict[Tensor, list[Span]] = defaultdict(list)
@@ -83,10 +85,10 @@ class LoopSpans(Ranged):
                 asked = list(needed[layer.result]) if own in layer.result.axes else []
                 is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, own)
                 if not is_asked or self.is_read_elsewhere(layer.result, inside):
-                    asked.append(self.in_proportion(span_of(spans, own), outer, loop))
+                    asked.append(self.in_proportion(span_of(spans, own), outer, loop[:2]))
                 if not asked:
                     raise NotLowered(f"{layer.name}: nothing asks for what it makes")
-                spans[own] = self.within(hull(asked), span_of(spans, own))
+                spans[own] = self.within(hull(widest(asked, counts)), span_of(spans, own))
             found[layer.name] = spans
             for tensor, box in self.boxes_read(layer, spans):
                 maker = self.network.maker.get(tensor)
@@ -123,11 +125,14 @@ class LoopSpans(Ranged):
         """What no earlier pass has made."""
         return {axis: rolled(span, level) if axis in group else span for axis, span in spans.items()}
 
-    def passes_before(self, found: Made, inside: list[Layer], group: frozenset[Axis], level: int) -> int:
-        """Passes in which early layers make what the first one of the plan needs beside its own step."""
+    def passes_before(self, node: Loop, found: Made, group: frozenset[Axis], level: int) -> int:
+        """Passes in which early layers make, and buffers of the loop get, what the first pass of the plan needs beside
+        its own step."""
         spans = [span for each in found.values() for axis, span in each.items() if axis in group]
-        for layer in inside:
-            spans += [s for _, box in self.boxes_read(layer, found[layer.name]) for s in box.values()]
+        for _, tensor, users in self.places(node.body):
+            moved = [axis for axis in tensor.axes if self.changes(group, users, tensor, axis)]
+            boxes = (box for user in users for other, box in self.boxes_read(user, found[user.name]) if other is tensor)
+            spans += [box[axis] for box in boxes for axis in moved]
         most = 0
         for span in spans:
             step = step_at(span, level)

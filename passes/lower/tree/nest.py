@@ -26,7 +26,7 @@ from frustum.passes.lower.tree.fetch import (
     passes_left,
     write_value,
 )
-from frustum.passes.lower.tree.kernel import Kernel, Want, Work, coordinate
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, Work, coordinate
 from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, through
 

@@ -24,9 +24,9 @@ from frustum.dialects.target import Target
 from frustum.dialects.target.durations import Convolution, Mode, cheaper_mode, matrix_work, vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.kernel import Kernel, Want
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
+from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.nest import Pieces
-from frustum.passes.lower.tree.products import ProductKernel
 from frustum.passes.lower.tree.spans import span_of
 
 STEP = 2

@@ -21,7 +21,7 @@ from frustum.dialects.isa.program import Affine, Span
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.kernels import kernels_of
+from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import Spans, span_of, step_at
 

@@ -104,6 +104,27 @@ def divided(start: Affine, divisor: int) -> Affine | None:
     return Affine(start.base // divisor, loops, start.cluster // divisor, start.core // divisor)
 
 
+def widest(spans: Iterable[Span], counts: Sequence[int]) -> list[Span]:
+    """Spans that move alike as one; those of them that are inside no other one in all passes of loops, each of so
+    many."""
+    alike = list[Span]()
+    for span in spans:
+        k = next((k for k, other in enumerate(alike) if (other.start - span.start).is_constant), None)
+        if k is None:
+            alike.append(span)
+        else:
+            alike[k] = _joined(alike[k], span)
+    return [
+        span for k, span in enumerate(alike)
+        if not any(other.limit is None and _is_around(other, span, counts) for n, other in enumerate(alike) if n != k)
+    ] or alike[:1]  # fmt: skip
+
+
+def _is_around(outer: Span, span: Span, counts: Sequence[int]) -> bool:
+    ends = span.start - outer.start, end(outer) - end(span)
+    return outer.bound >= span.bound and all(extremes(each, counts, 1)[0] >= 0 for each in ends)
+
+
 def hull(spans: Iterable[Span]) -> Span:
     """The smallest span around several; where they move unlike each other, all positions up to the last bound."""
     first, *rest = spans

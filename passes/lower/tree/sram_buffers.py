@@ -14,7 +14,7 @@ from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
 from frustum.dialects.plan.tree import Part
 from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
-from frustum.passes.lower.tree.kernels import kernels_of
+from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, Roll
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import (

@@ -75,13 +75,13 @@ class PlanWalk(Computes):
         if count == 1:
             self.visit(node.body, made, held)
             return
-        found = self.pass_of(axis, group, inside, made, (level, step))
+        found = self.pass_of(axis, group, inside, made, (level, step, count))
         if not is_rolling:
             with self.code.repeat(count):
                 self.body(node.body, {**made, **found}, held)
             return
         found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
-        before = self.passes_before(found, inside, group, level)
+        before = self.passes_before(node, found, group, level)
         found = {
             name: {a: later(span, level, before) if a in group else span for a, span in spans.items()}
             for name, spans in found.items()

@@ -8,7 +8,7 @@ from all_kernels import held_bytes
 from frustum.dialects.isa.program import Affine, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import elements_of
-from frustum.passes.lower.tree.kernels import kernels_of
+from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.pieces import PieceChoice
 
 NETS = plan_nets.mlp, plan_nets.conv_stack, plan_nets.depthwise, plan_nets.pools, plan_nets.attention

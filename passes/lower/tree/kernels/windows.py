@@ -1,4 +1,4 @@
-# Tests: test/passes/lower/tree/test_windows.py
+# Tests: test/passes/lower/tree/test_lower_plan.py
 """Windows: positions of an operand that are sums of positions of the result and of taps.
 
 A window's coordinate is what all reads of it are multiples of: a map whose rows are taken apart by phases is read at

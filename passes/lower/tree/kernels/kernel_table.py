@@ -14,10 +14,9 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.functions import Pooling
-from frustum.passes.lower.tree.kernel import Kernel, Want, coordinate
-from frustum.passes.lower.tree.products import product_kernels
-from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.tree.vectors import (
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, coordinate
+from frustum.passes.lower.tree.kernels.products import product_kernels
+from frustum.passes.lower.tree.kernels.vectors import (
     BinaryKernel,
     NormaliseKernel,
     NothingKernel,
@@ -29,7 +28,8 @@ from frustum.passes.lower.tree.vectors import (
     axes_of,
     plain_want,
 )
-from frustum.passes.lower.tree.windows import is_padded, windows_of
+from frustum.passes.lower.tree.kernels.windows import is_padded, windows_of
+from frustum.passes.lower.tree.spans import NotLowered
 
 Makes = Callable[[Layer], Iterator[Kernel]]
 

@@ -17,7 +17,7 @@ from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.functions import Reduction
 from frustum.dialects.isa.program import ZERO, Box, Span, View
 from frustum.passes.lower.tree.code import Code
-from frustum.passes.lower.tree.kernel import (
+from frustum.passes.lower.tree.kernels.kernel import (
     Kernel,
     Want,
     Work,
@@ -26,8 +26,8 @@ from frustum.passes.lower.tree.kernel import (
     padded,
     view_of,
 )
+from frustum.passes.lower.tree.kernels.windows import Window, window_of
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.tree.windows import Window, window_of
 
 
 def axes_of(operand: Operand) -> frozenset[Axis]:

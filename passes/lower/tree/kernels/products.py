@@ -17,7 +17,7 @@ from frustum.dialects.isa.program import ZERO, Act, Affine, Box, View
 from frustum.dialects.plan.layer_cycles import MatrixProduct, products_of
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
-from frustum.passes.lower.tree.kernel import (
+from frustum.passes.lower.tree.kernels.kernel import (
     Kernel,
     Want,
     Work,
@@ -26,8 +26,8 @@ from frustum.passes.lower.tree.kernel import (
     stride_of,
     view_of,
 )
+from frustum.passes.lower.tree.kernels.windows import Window, is_padded, window_of, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.tree.windows import Window, is_padded, window_of, windows_of
 
 EXTRA = ("bias", "w_zero", "multiplier", "residual")
 """Operands of a product behind its factors, in their order."""
