@@ -286,7 +286,7 @@ class PieceChoice(PieceCosts):
         size = len(next(iter(extents.values())))
         found = np.ones(size, bool)
         cut = sum((extents[axis] < self.extents[axis]).astype(int) for axis in self.summed) if self.summed else 0
-        found &= np.asarray(cut) <= (1 if self.layer.macs else 0)
+        found &= np.asarray(cut) <= int(self.kernel.adds)
         clipped = {axis: self.is_clipped(axis, extents, dealt) for axis in self.axes}
         for axis in self.axes:
             if self.spans[axis].limit is not None and not self.inside[axis]:

@@ -89,6 +89,19 @@ class Kernel(ABC):
         """Axes that share a dimension of an instruction, outermost first."""
 
     @property
+    def adds(self) -> bool:
+        """Whether pieces of what is summed may follow each other."""
+        return bool(self.layer.macs)
+
+    def narrow(self, code: Code, work: Work) -> None:
+        """Adds what makes the result of wider sums, once these are whole."""
+        raise NotLowered(f"{self.layer.name}: sums in pieces")
+
+    def join(self, code: Code, work: Work, before: Fetched, begun: Affine) -> None:
+        """Adds what passes of loops outside have made before, where `begun` is 1 or more."""
+        raise NotLowered(f"{self.layer.name}: sums over passes of a loop")
+
+    @property
     def act(self) -> Act | None:
         return act_of(self.layer.source)
 

@@ -13,9 +13,10 @@ from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
-from frustum.dialects.functions import Pooling
+from frustum.dialects.functions import Pooling, Reduction
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, coordinate
 from frustum.passes.lower.tree.kernels.products import product_kernels
+from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
 from frustum.passes.lower.tree.kernels.vectors import (
     BinaryKernel,
     NormaliseKernel,
@@ -84,7 +85,11 @@ def _normalise(layer: Layer) -> Iterator[Kernel]:
 
 
 def _reduce(layer: Layer) -> Iterator[Kernel]:
-    yield ReduceKernel(layer, _elements(layer), layer.result.axes, _summed(layer))
+    kind = Reduction(layer.source.kind)  # type: ignore[attr-defined]
+    if kind.is_of_parts:
+        yield PartedReduceKernel(layer, _elements(layer), layer.result.axes)
+    else:
+        yield ReduceKernel(layer, _elements(layer), layer.result.axes, _summed(layer))
 
 
 def _pool(layer: Layer) -> Iterator[Kernel]:

@@ -65,7 +65,8 @@ class ElementKernel(Kernel):
     @cached_property
     def _groups(self) -> list[tuple[Axis, ...]]:
         moved = [want.axes for want in self.wants]
-        return alike(self.axes, lambda axis: (axis in self.whole, *(axis in each for each in moved)))
+        made = self.layer.result.axes
+        return alike(self.axes, lambda axis: (axis in self.whole, axis in made, *(axis in each for each in moved)))
 
     @property
     def axes(self) -> tuple[Axis, ...]:
