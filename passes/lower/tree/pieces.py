@@ -8,7 +8,7 @@ pieces of a core, and what copies take, which go on meanwhile.  All candidates a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
@@ -53,9 +53,12 @@ class PieceChoice:
     """The pieces of one part of a layer; `known`: those of parts that were alike."""
 
     def __init__(
-        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known
-    ) -> None:
+        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
+        steps: Mapping[Axis, int],
+    ) -> None:  # fmt: skip
         self.code, self.kernel, self.elements, self.known = code, kernel, elements, known
+        self.steps: Mapping[Axis, int] = steps
+        """Of axes the multiples that pieces are of."""
         self.target: Target = code.target
         self.layer = kernel.layer
         self.axes = self.layer.axes
@@ -107,7 +110,7 @@ class PieceChoice:
         return (
             type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
             tuple(sorted(numbers(tuple(kernel.whole)))), numbers(self.layer.result.axes), numbers(self.summed),
-            size_of(self.elements[self.layer.result]), own,
+            size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),
         )  # fmt: skip
 
     def numbered(self, found: Candidate) -> tuple[tuple[int, ...], int, tuple[int, ...], float]:
@@ -147,11 +150,16 @@ class PieceChoice:
         if dealt is not None:
             base[dealt] = -(-base[dealt] // self.code.cores)
         ranked = sorted(self.free, key=lambda axis: -base[axis])
-        ways = [_halves(base[axis]) if k < CUT else [base[axis], 1] for k, axis in enumerate(ranked)]
+        ways = [self.even(axis, _halves(base[axis]) if k < CUT else [base[axis], 1]) for k, axis in enumerate(ranked)]
         grid = np.meshgrid(*(np.array(way, np.int64) for way in ways), indexing="ij") if ways else []
         size = grid[0].size if grid else 1
         found = {axis: np.full(size, base[axis], np.int64) for axis in self.axes}
         return found | {axis: each.reshape(-1) for axis, each in zip(ranked, grid, strict=True)}
+
+    def even(self, axis: Axis, extents: Iterable[int]) -> list[int]:
+        """The next multiples, but for all positions."""
+        step, most = self.steps.get(axis, 1), self.extents[axis]
+        return [*dict.fromkeys(each if each == most else min(most, -(-each // step) * step) for each in extents)]
 
     def orders(self) -> Iterator[tuple[Axis, ...]]:
         """Loops: positions outside of channels, or the other way; sums inside."""

@@ -79,7 +79,7 @@ class ProductKernel(Kernel):
                 read.append(joined_span(code, axes, work))
                 seen.append(stride_of(lines, axes, code, work))
             else:
-                span, stride = window_of(self.layer, window.coordinate, lines.dims)
+                span, stride = window_of(self.layer, window.coordinate, lines.dims, lambda guard: guard.fill == 0)
                 read.append(span)
                 seen.append(stride)
         first = own.groups or own.channels

@@ -220,11 +220,14 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         held = work.operands[0]
         box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
-        spans, strides, numbers, pads = [], [], [], self.pads()
+        spans, strides, numbers, pads, sizes = [], [], [], self.pads(), self.sizes()
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                span, stride = window_of(self.layer, window.coordinate, held.dims)
+                size = sizes[number]
+                span, stride = window_of(
+                    self.layer, window.coordinate, held.dims, lambda guard: guard.stop - guard.start == size
+                )
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
                 span, stride = joined_span(code, axes, work), 0
@@ -242,6 +245,12 @@ class PoolKernel(Kernel):
             act=self.act,
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)
+
+    def sizes(self) -> list[int]:
+        """Positions of the operand along each window's coordinate: what is beyond is the windows' own padding."""
+        op: Any = self.layer.source
+        first = 0 if op.is_of_slices else 2
+        return [g.shape_of(op.x)[first + k] for k, extent in enumerate(op.kernel) if extent > 1]
 
     def pads(self) -> list[tuple[int, int]]:
         """Positions that count before and behind the operand, along each window's coordinate."""

@@ -30,6 +30,7 @@ from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
 from frustum.passes.lower.tree.fetch import Gate, passes_before
 from frustum.passes.lower.tree.kernels import kernels_of
+from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed, transfer
@@ -75,6 +76,7 @@ class PlanWalk(Ranged):
         self.elements: Mapping[Tensor, Element] = dram.elements
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
+        self._steps: dict[Layer, Mapping[Axis, int]] = {}
         self.used: int = 0
         self.rolls: list[Roll] = []
         self.known: Known = {}
@@ -500,7 +502,7 @@ class PlanWalk(Ranged):
         own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
         chosen = SliceChoice(
             self.code.target, layer, spans, tensors, self.dram.form, own_boxes, self.capacity - self.used, self.code.depth,
-            lambda part: self.pieces(layer, part, math.inf).cycles,
+            lambda part: self.pieces(layer, part, math.inf).cycles, self.steps(layer),
         ).best()  # fmt: skip
         axis, step, moving = chosen.axis, chosen.step, chosen.moving
         count = 1 if axis is None else ceil_div(span_of(spans, axis).extent, step)
@@ -567,7 +569,7 @@ class PlanWalk(Ranged):
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
             if cut:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
-            best = PieceChoice(self.code, kernel, spans, self.elements, self.known).best()
+            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, self.steps(layer)).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
         if found is None and none is not None:
@@ -575,6 +577,11 @@ class PlanWalk(Ranged):
         if found is None:
             raise NotLowered(f"{layer.name}: no piece of it fits the cores")
         return found
+
+    def steps(self, layer: Layer) -> Mapping[Axis, int]:
+        if layer not in self._steps:
+            self._steps[layer] = steps_of(layer, self.dram.order)
+        return self._steps[layer]
 
     def sum_levels(self, layer: Layer, made: Made) -> list[int]:
         """Loops over whose passes its sums go on."""
