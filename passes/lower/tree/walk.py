@@ -38,6 +38,7 @@ from frustum.passes.lower.tree.slices import SliceChoice
 from frustum.passes.lower.tree.spans import (
     NotLowered,
     Spans,
+    common,
     end,
     hull,
     later,
@@ -367,6 +368,8 @@ class PlanWalk(Ranged):
         place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part)
         if gone and resident.part is None and not is_made:
             place = replace(place, has=gone, completes=True)
+        elif gone and not is_made:
+            place = replace(place, has={axis: common(has, gone.get(axis, has)) for axis, has in place.has.items()})
         with self.code.at_stage(0 if is_ahead else self.code.stage):
             if not is_made and not self.is_made_anew(tensor):
                 self.move("load", tensor, box, place, names, self.conditions_of(tensor, names, made))
