@@ -272,7 +272,9 @@ class Compared:
     """They fail no more."""
     fail_still: list[str]
     differ: list[str]
-    """Model, machine or type is another one under the same name."""
+    """Another model or type has the name."""
+    other_machines: list[str]
+    """Compared all the same: the checksum of a machine changes with every key that machines get."""
     same: int
     """Cases with the same executable."""
 
@@ -290,15 +292,16 @@ class Compared:
 
 
 def compared(now: Kept, before: Kept) -> Compared:
-    found, same = Compared({figure: {} for figure in MOST}, [], [], [], [], 0), 0
+    found, same = Compared({figure: {} for figure in MOST}, [], [], [], [], [], 0), 0
     for key in sorted(now.keys() & before.keys()):
         ours, theirs = now[key], before[key]
         if "failure" in ours or "failure" in theirs:
             fails, failed = "failure" in ours, "failure" in theirs
             (found.fail_still if fails and failed else found.fail_now if fails else found.failed_before).append(key)
-        elif any(ours[each] != theirs[each] for each in ("model", "machine", "dtype")):
+        elif any(ours[each] != theirs[each] for each in ("model", "dtype")):
             found.differ.append(key)
         else:
+            found.other_machines.extend([key] if ours["machine"] != theirs["machine"] else [])
             same += ours["sha256"] == theirs["sha256"]
             for figure, ratios in found.ratios.items():
                 least = LEAST.get(figure, 1)
@@ -328,7 +331,8 @@ def tables(found: Compared, now: Kept, before: Kept) -> Iterator[str]:
     yield f"\n{found.same} executables are the same."
     for words, listed in (
         ("fail no more", found.failed_before), ("fail as before", found.fail_still),
-        ("are of another model, machine or type: not compared", found.differ),
+        ("are of another model or type: not compared", found.differ),
+        ("are of a machine with another checksum", found.other_machines),
     ):  # fmt: skip
         if listed:
             yield f"{len(listed)} {words}: {', '.join(listed)}"

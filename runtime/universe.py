@@ -64,6 +64,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-choose-layout", "frustum.passes.graph.choose_layout:ChooseLayout"),
     ("frustum-tile-lower-units", "frustum.passes.tile.lower_units:LowerUnits"),
     ("frustum-tile-assign-order", "frustum.passes.tile.assign_order:AssignOrder"),
+    ("frustum-lower-plan", "frustum.passes.lower.tree.lower_plan:LowerPlan"),
     ("frustum-lower-tiles", "frustum.passes.lower.lower_tiles:LowerTiles"),
     ("frustum-lower-load-parts", "frustum.passes.lower.load_parts:LoadParts"),
     ("frustum-lower-store-parts", "frustum.passes.lower.store_parts:StoreParts"),

@@ -14,9 +14,10 @@ LIMITS = {
     # operators of language models (integers, constant indices, stored weights), a check and bounds that can be trusted,
     # and axes of layers; 67,300 before the search over trees of plans, their text, counts, certificates, values, beside
     # which the planner stands until it goes, with names that both have; 71,700 before plans over clusters, and plans
-    # that are kept; 73,200 before recurrences as operations, as layers and in plans, cycles of plans and wishes
-    "lines of code": 75_200,
-    "files": 548,
+    # that are kept; 73,200 before recurrences as operations, as layers and in plans, cycles of plans and wishes; 75,200
+    # before plans as trees became programs, beside the planner and the lowering of tiles that go with the next stages
+    "lines of code": 79_500,
+    "files": 575,
     "longest file": 480,
     "longest class": 250,
     "longest function": 75,
@@ -27,7 +28,7 @@ LIMITS = {
     "string look-ups in params": 0,
     "casts": 20,
     "type: ignore": 20,
-    "class names with several meanings": 46,
+    "class names with several meanings": 60,
 }
 """What is larger wants a reason, which then stands in the commit that raises the limit."""
 MOST_FILES_IN_A_FOLDER = 20

@@ -61,7 +61,7 @@ def test_generated_networks_are_the_same_each_time_and_larger_than_those_of_test
 
 
 def test_what_is_worse_is_found_by_its_figure() -> None:
-    before = {key: figures() for key in ("same", "bytes", "cycles", "code", "time", "fails", "other", "gone")}
+    before = {key: figures() for key in ("same", "bytes", "cycles", "code", "time", "fails", "other", "keys", "gone")}
     now = {
         "same": figures(dram_bytes=1009, cycles=1029, compile_seconds=5.9),
         "bytes": figures(dram_bytes=1011, sha256="other"),
@@ -70,18 +70,19 @@ def test_what_is_worse_is_found_by_its_figure() -> None:
         "time": figures(compile_seconds=6.1),
         "fails": {"commit": "b", "policy": None, "defaults": False, "failure": "DoesNotFit: all of it"},
         "other": figures(model="another", cycles=9000),
+        "keys": figures(machine="more keys"),
         "new": figures(cycles=9000),
     }
     found = plans.compared(now, before)
     assert found.worse == {
         "dram_bytes": ["bytes"], "cycles": ["cycles"], "code_bytes": ["code"], "compile_seconds": ["time"],
     }  # fmt: skip
-    assert (found.fail_now, found.differ, found.same) == (["fails"], ["other"], 4)
+    assert (found.fail_now, found.differ, found.same) == (["fails"], ["other"], 5)
     text = "\n".join(plans.tables(found, now, before))
     assert "| bytes | dram_bytes | 1,000 | 1,011 | 1.011 |" in text
     assert "| fails | failure | - | DoesNotFit: all of it | - |" in text
-    assert "| dram_bytes | 5 | 1.0000 | 0.500 | 1.011 | 1 | 1 |" in text
-    assert "1 are of another model, machine or type: not compared: other" in text
+    assert "| dram_bytes | 6 | 1.0000 | 0.500 | 1.011 | 1 | 1 |" in text
+    assert "1 are of another model or type: not compared: other\n1 are of a machine with another checksum: keys" in text
 
 
 def test_short_compilations_and_slow_ones_are_not_worse() -> None:

@@ -54,8 +54,8 @@ def slice_(reader: Reader, op: g.SliceOp | g.PickOp) -> View | None:
 
 
 def copied_if_rounded(reader: Reader, view: View | None, op: Operation, dims: Iterable[Dim]) -> View | None:
-    """The view, or a copy of what is read at rounded positions along these dimensions: a part of a tensor that is spread
-    over all of it."""
+    """The view, or a copy of what is read at rounded positions along these dimensions: a part of a tensor that is
+    spread over all of it."""
     cut = set(leaves(axis for own in dims for axis in own))
     positions = [position for piece in view.pieces for _, position in piece.index] if view is not None else []
     is_rounded = any(not each.is_linear and any(axis in cut for axis, _ in each.refined().terms) for each in positions)
@@ -65,8 +65,8 @@ def copied_if_rounded(reader: Reader, view: View | None, op: Operation, dims: It
 def moved(
     view: View, starts: tuple[int, ...], sizes: tuple[int, ...], steps: tuple[int, ...] | None = None
 ) -> View | None:
-    """Every steps-th position from starts on of each dimension; where a part has all of its innermost axes, these as they
-    are."""
+    """Every steps-th position from starts on of each dimension; where a part has all of its innermost axes, these as
+    they are."""
     dims, positions = list[Dim](), list[Affine]()
     for own, start, size, step in zip(view.dims, starts, sizes, steps or (1,) * len(starts), strict=True):
         inner = inner_axes(own, start, size) if step == 1 else ()

@@ -24,15 +24,16 @@ class Code:
     """
 
     def __init__(self, target: Target) -> None:
-        self.target = target
+        self.target: Target = target
         self.counts: list[int] = []
-        self.block = Block()
+        self.block: Block = Block()
         self.stage: int = 0
         self.layer: int = 0
         self.unit: int = 0
 
     @property
     def cores(self) -> int:
+        """Of a cluster."""
         return self.target.cluster.cores
 
     @property
@@ -41,6 +42,7 @@ class Code:
         return len(self.counts)
 
     def add(self, op: Operation) -> Operation:
+        """Adds an operation to the innermost loop."""
         self.block.add_op(op)
         return op
 

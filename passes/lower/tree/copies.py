@@ -59,8 +59,9 @@ def copy(
     fill: float | None = None,
     conditions: Sequence[Affine] = (),
 ) -> None:
-    """Adds a copy from the first buffer to the second, in passes in which all conditions are 0 or more.  NotLowered where it
-    is of too many dimensions."""
+    """Adds a copy from the first buffer to the second, in passes in which all conditions are 0 or more.
+
+    NotLowered where it is of too many dimensions."""
     base = [ZERO, ZERO]
     kept = list[CopyDim]()
     for each in dims:

@@ -58,7 +58,10 @@ class DramTensors:
         self, network: g.NetworkOp, views: Mapping[SSAValue, View], elements: Mapping[Tensor, Element], block: Block,
         made: Container[Tensor], orders: Mapping[Tensor, Order],
     ) -> None:  # fmt: skip
-        self.network, self.views, self.elements, self.block = network, views, elements, block
+        self.network: g.NetworkOp = network
+        self.views: Mapping[SSAValue, View] = views
+        self.elements: Mapping[Tensor, Element] = elements
+        self.block: Block = block
         self.places: dict[Tensor, Place] = {}
         self.outputs: list[OutputView] = []
         self.parts: dict[Tensor, list[OutputPart]] = {}

@@ -82,15 +82,18 @@ class Fetched:
         return End(self.buffer, tuple(terms))
 
 
-def fetch(code: Code, engine: CopyEngine, operand: Operand, into: Fetched, places: PlacesOf) -> None:
-    """Adds the copies that fill a core's buffer.  NotLowered where positions are not affine."""
+def fetch(
+    code: Code, engine: CopyEngine, operand: Operand, into: Fetched, places: PlacesOf, *, fills: bool = True
+) -> None:  # fmt: skip
+    """Adds the copies that fill a core's buffer; `fills`: what lies beyond ends is written, too.  NotLowered where
+    positions are not affine."""
     gates = [Affine.index(gate.level) - gate.first for gate in into.gates]
     region = replace(Region.of([dim.span for dim in into.dims]), conditions=(*gates, *into.conditions))
     parts = list[_Part]()
     for piece in operand.pieces:
         for place in places(piece.tensor):
             parts += _Piece(code, piece, into.dims, place).parts(region, into.end())
-    fill = _fill(code, engine, operand, into, parts)
+    fill = _fill(code, engine, operand, into, parts) if fills else None
     for part in parts:
         move(code, engine, into.element, part.region, part.src, part.dst, fill)
 
@@ -148,8 +151,8 @@ def _write_beyond(
 def write_value(
     code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, value: float, *conditions: Affine
 ) -> None:  # fmt: skip
-    """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer that the
-    engine reads."""
+    """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer that
+    the     engine reads."""
     dims = [CopyDim(Span(ZERO, dim.span.extent, dim.span.extent), Side(0), Side(dim.stride)) for dim in into.dims]
     beyond = CopyDim(Span(ZERO, 1, 0), Side(0), Side(0))
     copy(code, engine, (near, into.buffer), into.element, [beyond, *dims], value, conditions)

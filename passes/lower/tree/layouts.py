@@ -1,4 +1,4 @@
-# Tests: test/passes/lower/tree/test_layouts.py
+# Tests: test/passes/lower/tree/test_lower_plan.py
 """The order in which the axes of a tensor lie in buffers: that of its dimensions, but for what readers see as one.
 
 A reader that counts through several axes as through one (boxes of all rows and columns of a map side by side) moves by
@@ -49,8 +49,8 @@ def is_together(order: Order, run: Order) -> bool:
 
 
 def runs_of(piece: Piece) -> Iterator[tuple[Order, Position]]:
-    """Where the axes of a tensor are read: the parts of one, or all that are digits of one position, together, outermost
-    first. NotLowered where nothing says it."""
+    """Where the axes of a tensor are read: the parts of one, or all that are digits of one position, together,
+    outermost     first. NotLowered where nothing says it."""
     own = dict[Axis, Position]()
     for axis, position in piece.index:
         if axis.parts is not None and position.is_linear:

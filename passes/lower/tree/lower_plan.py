@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,8 +49,8 @@ class LowerPlan(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
         if target.chip.clusters > 1 or target.chips > 1:
-            found = f"{target.chips} chips of {target.chip.clusters} clusters"
-            raise NotLowered(f"a plan is lowered for one cluster, {target.name} has {found}")
+            clusters = target.chips * target.chip.clusters
+            raise NotLowered(f"a plan is lowered for one cluster, {target.name} has {clusters}")
         plans = {plan.network_name: plan for plan in plans_of(op)}
         for network in list(g.networks_of(op)):
             plan = plans.get(network.sym_name.data)
@@ -130,7 +129,8 @@ def kind_of(layer: Layer) -> str:
 
 
 def useful_macs(layers: list[Layer]) -> int:
-    return sum(layer.macs * math.prod(axis.extent for axis in layer.axes) for layer in {id(x): x for x in layers}.values())
+    """Multiply-accumulates of all layers that an operation has become."""
+    return sum(layer.macs * layer.points for layer in layers)
 
 
 def _unit(names: Names, name: str) -> None:

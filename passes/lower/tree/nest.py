@@ -26,7 +26,7 @@ from frustum.passes.lower.tree.fetch import (
     passes_left,
     write_value,
 )
-from frustum.passes.lower.tree.kernel import Kernel, Want, Work, coordinate
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, Work, coordinate
 from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, through
 
@@ -165,10 +165,10 @@ class _Writer:
         element = self.part.elements[operand.pieces[0].tensor]
         dims, size = self.dims_of(want.dims, element)
         buffer = self.code.allocate(want.memory, size, 2 if depth else 1)
-        gates = self.part.gates if any(len(dim.coordinate.terms) > 1 for dim in dims) else ()
-        into = Fetched(buffer, element, dims, gates)
+        into = Fetched(buffer, element, dims, self.part.gates)
         self.held[want.operand] = into
-        fetch(self.code, self.engine(want), operand, into, self.part.places)
+        fills = want.operand not in self.kernel.padded
+        fetch(self.code, self.engine(want), operand, into, self.part.places, fills=fills)
 
     def dims_of(self, coordinates: Sequence[Position], element: Element) -> tuple[tuple[FetchDim, ...], int]:
         """Dimensions of a buffer without gaps, and its bytes."""

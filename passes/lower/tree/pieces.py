@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.layer_cycles import ClusterCycles
@@ -23,9 +24,9 @@ from frustum.dialects.target import Target
 from frustum.dialects.target.durations import Convolution, Mode, cheaper_mode, matrix_work, vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.kernel import Kernel, Want
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
+from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.nest import Pieces
-from frustum.passes.lower.tree.products import ProductKernel
 from frustum.passes.lower.tree.spans import span_of
 
 STEP = 2
@@ -49,16 +50,22 @@ class Candidate:
     cycles: float
 
 
-class PieceChoice:
-    """The pieces of one part of a layer; `known`: those of parts that were alike."""
+class PieceCosts:
+    """What pieces of one part of a layer take: bytes of the cores' memories, and cycles."""
+
+    code: Code
+    kernel: Kernel
+    elements: Mapping[Tensor, Any]
+    layer: Layer
+    axes: tuple[Axis, ...]
+    spans: dict[Axis, Span]
+    summed: list[Axis]
+    free: list[Axis]
 
     def __init__(
-        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
-        steps: Mapping[Axis, int],
-    ) -> None:  # fmt: skip
-        self.code, self.kernel, self.elements, self.known = code, kernel, elements, known
-        self.steps: Mapping[Axis, int] = steps
-        """Of axes the multiples that pieces are of."""
+        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any]
+    ) -> None:
+        self.code, self.kernel, self.elements = code, kernel, elements
         self.target: Target = code.target
         self.layer = kernel.layer
         self.axes = self.layer.axes
@@ -67,115 +74,6 @@ class PieceChoice:
         self.inside: dict[Axis, bool] = {axis: code.is_inside(span) for axis, span in self.spans.items()}
         self.summed = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
         self.free = [axis for axis in self.axes if axis not in kernel.whole and self.extents[axis] > 1]
-
-    def best(self) -> Candidate | None:
-        """The candidate with the fewest cycles; None where no piece fits."""
-        if self.kernel.is_nothing:
-            return Candidate(self.kernel, Pieces({}, None, ()), 0.0)
-        key = self.signature()
-        if key not in self.known:
-            found = min(self.candidates(), key=lambda each: each.cycles, default=None)
-            self.known[key] = None if found is None else self.numbered(found)
-        known = self.known[key]
-        if known is None:
-            return None
-        extents, dealt, order, cycles = known
-        pieces = Pieces(
-            dict(zip(self.axes, extents, strict=True)), None if dealt < 0 else self.axes[dealt],
-            tuple(self.axes[k] for k in order),
-        )  # fmt: skip
-        return Candidate(self.kernel, pieces, cycles)
-
-    def signature(self) -> tuple[Any, ...]:
-        """All that a choice depends on, with axes as numbers."""
-        place = {axis: k for k, axis in enumerate(self.axes)}
-
-        def numbers(axes: Sequence[Axis]) -> tuple[int, ...]:
-            return tuple(place[axis] for axis in axes)
-
-        kernel = self.kernel
-        wants = tuple(
-            (want.memory, self.size_of(want), tuple(
-                tuple((place[axis], factor) for axis, factor in each.refined().terms) for each in want.dims))
-            for want in kernel.wants
-        )  # fmt: skip
-        spans = tuple((self.extents[a], self.inside[a], self.spans[a].limit is None) for a in self.axes)
-        own: tuple[Any, ...] = ()
-        if isinstance(kernel, ProductKernel):
-            f, w = kernel.factors, kernel.windows
-            own = (
-                kernel.on_vector, *map(numbers, (f.groups, f.channels, f.sums, kernel.images, kernel.rows, kernel.columns)),
-                *((0, 0) if each is None else (each.tap.extent, each.stride) for each in w),
-            )  # fmt: skip
-        return (
-            type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
-            tuple(sorted(numbers(tuple(kernel.whole)))), numbers(self.layer.result.axes), numbers(self.summed),
-            size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),
-        )  # fmt: skip
-
-    def numbered(self, found: Candidate) -> tuple[tuple[int, ...], int, tuple[int, ...], float]:
-        pieces, place = found.pieces, {axis: k for k, axis in enumerate(self.axes)}
-        extents = tuple(int(pieces.extents.get(axis, self.extents[axis])) for axis in self.axes)
-        dealt = -1 if pieces.dealt is None else place[pieces.dealt]
-        return extents, dealt, tuple(place[axis] for axis in pieces.order), found.cycles
-
-    def candidates(self) -> Iterator[Candidate]:
-        """Of each axis that cores may share, and order of loops, the best."""
-        for dealt in self.dealt_axes():
-            extents = self.cuts(dealt)
-            may_be = self.fits(extents) & self.is_writable(extents, dealt)
-            if not may_be.any():
-                continue
-            extents = {axis: own[may_be] for axis, own in extents.items()}
-            computing = self.computing(extents)
-            for order in self.orders():
-                cycles = self.cycles(extents, dealt, order, computing)
-                for k in np.argsort(cycles, kind="stable")[:NEAR].tolist():
-                    own = {axis: each[k : k + 1] for axis, each in extents.items()}
-                    exact = self.cycles(own, dealt, order, self.computing(own, is_exact=True))
-                    pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
-                    yield Candidate(self.kernel, pieces, float(exact[0]))
-
-    # ------------------------------------------------------------ ways
-
-    def dealt_axes(self) -> list[Axis | None]:
-        if self.code.cores == 1:
-            return [None]
-        found: list[Axis | None] = [axis for axis in self.free if axis not in self.summed]
-        return found or [None]
-
-    def cuts(self, dealt: Axis | None) -> Extents:
-        """Extents of pieces: all candidates along the longest axes, all positions or one along others."""
-        base = dict(self.extents)
-        if dealt is not None:
-            base[dealt] = -(-base[dealt] // self.code.cores)
-        ranked = sorted(self.free, key=lambda axis: -base[axis])
-        ways = [self.even(axis, _halves(base[axis]) if k < CUT else [base[axis], 1]) for k, axis in enumerate(ranked)]
-        grid = np.meshgrid(*(np.array(way, np.int64) for way in ways), indexing="ij") if ways else []
-        size = grid[0].size if grid else 1
-        found = {axis: np.full(size, base[axis], np.int64) for axis in self.axes}
-        return found | {axis: each.reshape(-1) for axis, each in zip(ranked, grid, strict=True)}
-
-    def even(self, axis: Axis, extents: Iterable[int]) -> list[int]:
-        """The next multiples, but for all positions."""
-        step, most = self.steps.get(axis, 1), self.extents[axis]
-        return [*dict.fromkeys(each if each == most else min(most, -(-each // step) * step) for each in extents)]
-
-    def orders(self) -> Iterator[tuple[Axis, ...]]:
-        """Loops: positions outside of channels, or the other way; sums inside."""
-        made = [axis for axis in self.axes if axis not in self.summed]
-        if not isinstance(self.kernel, ProductKernel):
-            yield (*made, *self.summed)
-            return
-        own = self.kernel.factors
-        channels = [axis for axis in made if axis in own.channels]
-        rest = [axis for axis in made if axis not in own.channels and axis not in own.groups]
-        groups = [axis for axis in made if axis in own.groups]
-        yield (*groups, *rest, *channels, *self.summed)
-        if channels and rest:
-            yield (*groups, *channels, *rest, *self.summed)
-
-    # ------------------------------------------------------------ what fits
 
     def size_of(self, want: Want) -> int:
         """Bytes of an element of an operand."""
@@ -209,54 +107,6 @@ class PieceChoice:
         core = self.target.core
         fits_nram = need["nram"] + 2 * result * width + sums + 32 <= core.nram.capacity_bytes
         return fits_nram & (need["wram"] <= core.wram.capacity_bytes)
-
-    def is_writable(self, extents: Extents, dealt: Axis | None) -> Any:
-        """Whether instructions can say it: of axes in one dimension the outermost alone may be clipped; sums are cut
-        along one axis."""
-        size = len(next(iter(extents.values())))
-        found = np.ones(size, bool)
-        cut = sum((extents[axis] < self.extents[axis]).astype(int) for axis in self.summed) if self.summed else 0
-        found &= np.asarray(cut) <= (1 if self.layer.macs else 0)
-        clipped = {axis: self.is_clipped(axis, extents, dealt) for axis in self.axes}
-        for axis in self.axes:
-            if self.spans[axis].limit is not None and not self.inside[axis]:
-                found &= ~self.overshoots(axis, extents, dealt)
-        groups = [*self.kernel.groups()]
-        kernel = self.kernel
-        if isinstance(kernel, ProductKernel):
-            own = kernel.factors
-            groups.append(own.sums)
-            if own.channels and own.groups and not kernel.on_vector:
-                several = math.prod(extents[axis] for axis in own.groups) > 1
-                for axis in (*own.groups, *own.channels):
-                    found &= ~(several & clipped[axis])
-        live = np.zeros(size, int)
-        for group in groups:
-            before = np.zeros(size, bool)
-            for axis in group:
-                is_live = (extents[axis] > 1) | clipped[axis]
-                found &= ~(before & is_live & clipped[axis])
-                found &= ~(before & is_live & ~self.is_dense(axis, group, extents))
-                before |= is_live
-            live += before
-        return found & (live <= 4 + isinstance(kernel, ProductKernel))
-
-    def is_dense(self, axis: Axis, group: Sequence[Axis], extents: Extents) -> Any:
-        """Windows go on from one axis to the next only where the inner one is whole."""
-        kernel = self.kernel
-        if not isinstance(kernel, ProductKernel):
-            return np.ones_like(extents[axis], bool)
-        windows = [w for w in kernel.windows if w is not None and w.made == tuple(group)]
-        return (extents[axis] == axis.extent) if windows else np.ones_like(extents[axis], bool)
-
-    def is_clipped(self, axis: Axis, extents: Extents, dealt: Axis | None) -> Any:
-        return self.overshoots(axis, extents, dealt) | (not self.inside[axis])
-
-    def overshoots(self, axis: Axis, extents: Extents, dealt: Axis | None) -> Any:
-        step = extents[axis] * (self.code.cores if axis is dealt else 1)
-        return self.extents[axis] % step != 0
-
-    # ------------------------------------------------------------ cycles
 
     def cycles(self, extents: Extents, dealt: Axis | None, order: Sequence[Axis], computing: Any) -> Any:
         """Of the busiest core: computing, or copies in and out; and what of the other comes before or behind."""
@@ -303,17 +153,186 @@ class PieceChoice:
 
         taps = [1 if w is None else w.tap.extent for w in kernel.windows]
         work = Convolution(
-            count(kernel.images) * count(kernel.rows), count(kernel.columns), count(own.sums), count(own.channels), size,
-            count(own.groups), taps[0], taps[1], 1 if kernel.windows[1] is None else kernel.windows[1].stride,
+            count(kernel.images) * count(kernel.rows), count(kernel.columns), count(own.sums), count(own.channels),
+            size, count(own.groups), taps[0], taps[1], 1 if kernel.windows[1] is None else kernel.windows[1].stride,
         )  # fmt: skip
         if not is_exact:
             return ClusterCycles(self.target.cluster).on_matrix(work)
         sums = [coordinate.refined().terms for coordinate in kernel.wants[0].dims[-1:]]
         is_last = sums == [((own.sums[-1], 1),)] if own.sums else False
         plain = {each.name: getattr(work, each.name) for each in fields(work)}
-        work = replace(work, **{name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None})
+        numbers = {name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None}
+        work = replace(work, **numbers)
         mode: Mode = "channels_last" if is_last else cheaper_mode(core.matrix, work)
         return np.array([matrix_work(core.matrix, work, mode).busy_cycles])
+
+
+class PieceChoice(PieceCosts):
+    """The pieces of one part of a layer; `known`: those of parts that were alike."""
+
+    known: Known
+    steps: Mapping[Axis, int]
+    """Of axes the multiples that pieces are of."""
+
+    def __init__(
+        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
+        steps: Mapping[Axis, int],
+    ) -> None:  # fmt: skip
+        super().__init__(code, kernel, spans, elements)
+        self.known, self.steps = known, steps
+
+    def best(self) -> Candidate | None:
+        """The candidate with the fewest cycles; None where no piece fits."""
+        if self.kernel.is_nothing:
+            return Candidate(self.kernel, Pieces({}, None, ()), 0.0)
+        key = self.signature()
+        if key not in self.known:
+            found = min(self.candidates(), key=lambda each: each.cycles, default=None)
+            self.known[key] = None if found is None else self.numbered(found)
+        known = self.known[key]
+        if known is None:
+            return None
+        extents, dealt, order, cycles = known
+        pieces = Pieces(
+            dict(zip(self.axes, extents, strict=True)), None if dealt < 0 else self.axes[dealt],
+            tuple(self.axes[k] for k in order),
+        )  # fmt: skip
+        return Candidate(self.kernel, pieces, cycles)
+
+    def signature(self) -> tuple[Any, ...]:
+        """All that a choice depends on, with axes as numbers."""
+        place = {axis: k for k, axis in enumerate(self.axes)}
+
+        def numbers(axes: Sequence[Axis]) -> tuple[int, ...]:
+            return tuple(place[axis] for axis in axes)
+
+        kernel = self.kernel
+        wants = tuple(
+            (want.memory, self.size_of(want), tuple(
+                tuple((place[axis], factor) for axis, factor in each.refined().terms) for each in want.dims))
+            for want in kernel.wants
+        )  # fmt: skip
+        spans = tuple((self.extents[a], self.inside[a], self.spans[a].limit is None) for a in self.axes)
+        own: tuple[Any, ...] = ()
+        if isinstance(kernel, ProductKernel):
+            f, w = kernel.factors, kernel.windows
+            own = (
+                kernel.on_vector, *map(numbers, (f.groups, f.channels, f.sums)),
+                *map(numbers, (kernel.images, kernel.rows, kernel.columns)),
+                *((0, 0) if each is None else (each.tap.extent, each.stride) for each in w),
+            )  # fmt: skip
+        return (
+            type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
+            tuple(sorted(numbers(tuple(kernel.whole)))), numbers(self.layer.result.axes), numbers(self.summed),
+            size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),
+        )  # fmt: skip
+
+    def numbered(self, found: Candidate) -> tuple[tuple[int, ...], int, tuple[int, ...], float]:
+        """A choice with axes as numbers."""
+        pieces, place = found.pieces, {axis: k for k, axis in enumerate(self.axes)}
+        extents = tuple(int(pieces.extents.get(axis, self.extents[axis])) for axis in self.axes)
+        dealt = -1 if pieces.dealt is None else place[pieces.dealt]
+        return extents, dealt, tuple(place[axis] for axis in pieces.order), found.cycles
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Of each axis that cores may share, and order of loops, the best."""
+        for dealt in self.dealt_axes():
+            extents = self.cuts(dealt)
+            may_be = self.fits(extents) & self.is_writable(extents, dealt)
+            if not may_be.any():
+                continue
+            extents = {axis: own[may_be] for axis, own in extents.items()}
+            computing = self.computing(extents)
+            for order in self.orders():
+                cycles = self.cycles(extents, dealt, order, computing)
+                for k in np.argsort(cycles, kind="stable")[:NEAR].tolist():
+                    own = {axis: each[k : k + 1] for axis, each in extents.items()}
+                    exact = self.cycles(own, dealt, order, self.computing(own, is_exact=True))
+                    pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
+                    yield Candidate(self.kernel, pieces, float(exact[0]))
+
+    def dealt_axes(self) -> list[Axis | None]:
+        if self.code.cores == 1:
+            return [None]
+        found: list[Axis | None] = [axis for axis in self.free if axis not in self.summed]
+        return found or [None]
+
+    def cuts(self, dealt: Axis | None) -> Extents:
+        """Extents of pieces: all candidates along the longest axes, all positions or one along others."""
+        base = dict(self.extents)
+        if dealt is not None:
+            base[dealt] = -(-base[dealt] // self.code.cores)
+        ranked = sorted(self.free, key=lambda axis: -base[axis])
+        ways = [self.even(axis, _halves(base[axis]) if k < CUT else [base[axis], 1]) for k, axis in enumerate(ranked)]
+        grid = np.meshgrid(*(np.array(way, np.int64) for way in ways), indexing="ij") if ways else []
+        size = grid[0].size if grid else 1
+        found = {axis: np.full(size, base[axis], np.int64) for axis in self.axes}
+        return found | {axis: each.reshape(-1) for axis, each in zip(ranked, grid, strict=True)}
+
+    def even(self, axis: Axis, extents: Iterable[int]) -> list[int]:
+        """The next multiples, but for all positions."""
+        step, most = self.steps.get(axis, 1), self.extents[axis]
+        return [*dict.fromkeys(each if each == most else min(most, -(-each // step) * step) for each in extents)]
+
+    def orders(self) -> Iterator[tuple[Axis, ...]]:
+        """Loops: positions outside of channels, or the other way; sums inside."""
+        made = [axis for axis in self.axes if axis not in self.summed]
+        if not isinstance(self.kernel, ProductKernel):
+            yield (*made, *self.summed)
+            return
+        own = self.kernel.factors
+        channels = [axis for axis in made if axis in own.channels]
+        rest = [axis for axis in made if axis not in own.channels and axis not in own.groups]
+        groups = [axis for axis in made if axis in own.groups]
+        yield (*groups, *rest, *channels, *self.summed)
+        if channels and rest:
+            yield (*groups, *channels, *rest, *self.summed)
+
+    def is_writable(self, extents: Extents, dealt: Axis | None) -> Any:
+        """Whether instructions can say it: of axes in one dimension the outermost alone may be clipped; sums are cut
+        along one axis."""
+        size = len(next(iter(extents.values())))
+        found = np.ones(size, bool)
+        cut = sum((extents[axis] < self.extents[axis]).astype(int) for axis in self.summed) if self.summed else 0
+        found &= np.asarray(cut) <= (1 if self.layer.macs else 0)
+        clipped = {axis: self.is_clipped(axis, extents, dealt) for axis in self.axes}
+        for axis in self.axes:
+            if self.spans[axis].limit is not None and not self.inside[axis]:
+                found &= ~self.overshoots(axis, extents, dealt)
+        groups = [*self.kernel.groups()]
+        kernel = self.kernel
+        if isinstance(kernel, ProductKernel):
+            own = kernel.factors
+            groups.append(own.sums)
+            if own.channels and own.groups and not kernel.on_vector:
+                several = math.prod(extents[axis] for axis in own.groups) > 1
+                for axis in (*own.groups, *own.channels):
+                    found &= ~(several & clipped[axis])
+        live = np.zeros(size, int)
+        for group in groups:
+            before = np.zeros(size, bool)
+            for axis in group:
+                is_live = (extents[axis] > 1) | clipped[axis]
+                found &= ~(before & is_live & clipped[axis])
+                found &= ~(before & is_live & ~self.is_dense(axis, group, extents))
+                before |= is_live
+            live += before
+        return found & (live <= 4 + isinstance(kernel, ProductKernel))
+
+    def is_dense(self, axis: Axis, group: Sequence[Axis], extents: Extents) -> Any:
+        """Windows go on from one axis to the next only where the inner one is whole."""
+        kernel = self.kernel
+        if not isinstance(kernel, ProductKernel):
+            return np.ones_like(extents[axis], bool)
+        windows = [w for w in kernel.windows if w is not None and w.made == tuple(group)]
+        return (extents[axis] == axis.extent) if windows else np.ones_like(extents[axis], bool)
+
+    def is_clipped(self, axis: Axis, extents: Extents, dealt: Axis | None) -> Any:
+        return self.overshoots(axis, extents, dealt) | (not self.inside[axis])
+
+    def overshoots(self, axis: Axis, extents: Extents, dealt: Axis | None) -> Any:
+        step = extents[axis] * (self.code.cores if axis is dealt else 1)
+        return self.extents[axis] % step != 0
 
 
 def _halves(extent: int) -> list[int]:

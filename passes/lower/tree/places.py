@@ -87,8 +87,8 @@ class Place:
                 yield Clip(-at[run] + (has.limit * inner - 1), None)
 
     def through(self, index: Iterable[tuple[Axis, Position | None]]) -> Place:
-        """The place of a tensor that lies where its maker reads the one that is here, position for position.  NotLowered
-        where it does not."""
+        """The place of a tensor that lies where its maker reads the one that is here, position for position.
+        NotLowered where it does not."""
         strides, origin, has = dict[Axis, int](), dict[Axis, Affine](), dict[Axis, Span]()
         ring, offset = None, self.offset
         for old, position in index:

@@ -19,10 +19,11 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import Affine, Span
 from frustum.dialects.target import Target
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.kernels import kernels_of
+from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.places import Place
-from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of, step_at
+from frustum.passes.lower.tree.spans import Spans, span_of, step_at
 
 Boxes = Callable[[Tensor, Spans], Mapping[Axis, Span]]
 """What the layer touches of a tensor in a part of its axes."""
@@ -61,10 +62,11 @@ class SliceChoice:
     """Of axes the multiples that slices are of."""
 
     def best(self) -> Slices:
-        """NotLowered where no slice fits."""
+        """DoesNotFit where no slice fits."""
         found = min(self.ways(), key=lambda each: each.cycles, default=None)
         if found is None:
-            raise NotLowered(f"{self.layer.name}: no slice of what is streamed fits {self.room} B of SRAM")
+            where, room = f"layer '{self.layer.name}'", f"{max(0, self.room)} B of SRAM beside what stays there"
+            raise DoesNotFit("the smallest slice of what is streamed", where, "more", room, "sram")
         return found
 
     def ways(self) -> Iterator[Slices]:

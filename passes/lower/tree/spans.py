@@ -87,8 +87,8 @@ def settled(span: Span) -> Span:
 
 
 def presence(piece: Piece, spans: Spans) -> Iterator[Affine]:
-    """Numbers that are 0 or more in passes in which a part of a layer reads something of a piece, as far as that does not
-    follow from where the piece ends."""
+    """Numbers that are 0 or more in passes in which a part of a layer reads something of a piece, as far as that does
+    not     follow from where the piece ends."""
     ranges = {(each.refined().terms, -each.refined().offset): axis.extent for axis, each in piece.by_leaf if each}
     for guard in piece.guards:
         own = guard.position.refined()
@@ -112,7 +112,8 @@ def divided(start: Affine, divisor: int) -> Affine | None:
 
 
 def widest(spans: Iterable[Span], counts: Sequence[int]) -> list[Span]:
-    """Spans that move alike as one; those of them that are inside no other one in all passes of loops, each of so many."""
+    """Spans that move alike as one; those of them that are inside no other one in all passes of loops, each of so
+    many."""
     alike = list[Span]()
     for span in spans:
         k = next((k for k, other in enumerate(alike) if (other.start - span.start).is_constant), None)

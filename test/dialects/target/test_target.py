@@ -393,7 +393,7 @@ def test_all_that_is_wrong_with_options_is_shown_in_its_place(tmp_path: Path) ->
         targets.load(file, problems_of)
     line = (EDGE_TEXT + options).count("\n")
     messages = [text for text in str(caught.value).splitlines() if "error:" in text]
-    policies = "none, pyramid, template, greedy, optimal, custom, or null; did you mean 'greedy'?"
+    policies = "none, pyramid, template, greedy, optimal, tree, custom, or null; did you mean 'greedy'?"
     assert messages[1:] == [
         f"{file}:{line}:19: error: options.policy: found 'gredy', allowed {policies}",
         f"{file}:{line}:33: error: options.dtype: found 'f8', allowed f32, f16, bf16, int8, model, or null",

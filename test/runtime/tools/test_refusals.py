@@ -38,7 +38,7 @@ from frustum.backend.pipeline import STOPS
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Kind
 from frustum.dialects.errors import Error
-from frustum.dialects.graph import ReshapeOp, tensor_type
+from frustum.dialects.graph import RearrangeOp, tensor_type
 from frustum.dialects.graph.axes.reader import NoAxes, Reader
 from frustum.dialects.isa.tables.stored_table import TableError, read_table
 from frustum.dialects.plan.check import PlanError
@@ -50,6 +50,7 @@ from frustum.dialects.target import Target, TargetError
 from frustum.dialects.target.fit import DoesNotFit, OrderDoesNotFit
 from frustum.passes.errors import ModelError, Unsupported
 from frustum.passes.fuse.policy import CUSTOM, PolicyError, parse_policy
+from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.wishes import WishError, Wishes
 from frustum.passes.weights import NoSuchWeight, WeightStore
@@ -163,6 +164,9 @@ REFUSED: dict[str, str] = {
     "error: --check={} and --check-against {}: one of them names the model":
         "run {model} --check={model} --check-against {model}",
     "error: --cuts and --{}: one of them says where units end": "run {model} --cuts conv --policy none",
+    "error: --plan and --{}: a plan that is given is as it is": "run {model} --plan {tmp}/a.plan --policy greedy",
+    "error: --compress-weights {}: policy '{}' has weights as they are":
+        "run {model} --policy tree --compress-weights zero",
     "error: --fail-on: {}": "diff {report} {report} --fail-on much",
     "error: --html {}: the page is written to a file, not to stdout": "run {model} --html -",
     "error: --input and --input-seed: one of them gives the inputs": "run {model} --input {x} --input-seed 1",
@@ -315,7 +319,7 @@ def test_a_scheduler_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SAMPLES = {
     "target": "edge", "shapes": "x=1x3x8x8", "dims": "n=2", "bind": "x=1", "batch": "2", "rules": "S1,1",
-    "thresholds": "11=75", "cuts": "conv", "order": "row-major",
+    "thresholds": "11=75", "cuts": "conv", "plan": "{tmp}/a.plan", "order": "row-major",
     "refuse": "pairs", "pipeline": "frustum-allocate", "dump_ir": "{tmp}/late",
     "weights_seed": "1",
 }  # fmt: skip
@@ -389,7 +393,8 @@ def _crossed(files: SimpleNamespace) -> object:
     reader = Reader()
     reader.views[x] = reader.root("x", x, Kind.INPUT)
     with reader.inside(Axis("time", 2)):
-        return reader.read(ReshapeOp(x, (3, 2)))
+        box = 0, 0, 6, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0
+        return reader.read(RearrangeOp(x, box, (3, 2)))
 
 
 def _absent(files: SimpleNamespace) -> None:
@@ -429,6 +434,7 @@ ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {
     NotExchanged: (2, _late),
     AbsentElement: (2, _absent),
     NoAxes: (2, _crossed),
+    NotLowered: (2, lambda files: frustum.compile(files.model, target="default", policy="tree")),
     DoesNotFit: (4, lambda files: frustum.compile(files.model, _small(files))),
     OrderDoesNotFit: (4, lambda files: frustum.compile(
         files.chain, machine(1, 4, sram=16 << 10), policy="optimal", order="checkerboard", borders="exchange")),

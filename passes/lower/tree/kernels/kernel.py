@@ -77,6 +77,8 @@ class Kernel(ABC):
     out: tuple[Axis, ...]
     whole: frozenset[Axis] = frozenset()
     is_nothing: bool = False
+    padded: frozenset[int] = frozenset()
+    """Operands beyond whose ends instructions know what to take."""
 
     @abstractmethod
     def write(self, code: Code, work: Work) -> None:

@@ -1,4 +1,4 @@
-# Tests: test/passes/lower/tree/test_windows.py
+# Tests: test/passes/lower/tree/test_lower_plan.py
 """Windows: positions of an operand that are sums of positions of the result and of taps.
 
 A window's coordinate is what all reads of it are multiples of: a map whose rows are taken apart by phases is read at
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.access import Guard, Piece
@@ -18,6 +19,9 @@ from frustum.dialects.axes.network import Layer
 from frustum.dialects.isa.program import Span
 from frustum.passes.lower.tree.fetch import FetchDim
 from frustum.passes.lower.tree.spans import NotLowered
+
+Padding: TypeAlias = Callable[[int, Guard], bool]
+"""Whether what lies beyond a guard is the padding of a window, by its number."""
 
 
 @dataclass(frozen=True)
@@ -110,4 +114,19 @@ def inside(piece: Piece, coordinate: Position, is_padding: Callable[[Guard], boo
     return (low, high) if is_read else None
 
 
-__all__ = ["Window", "inside", "window_of", "windows_of"]
+def is_padded(
+    layer: Layer, operand: int, coordinates: Sequence[Position], value: float, is_padding: Padding
+) -> bool:  # fmt: skip
+    """Whether all that lies beyond an operand's ends is the padding of windows, where the instruction itself takes it as
+    this value."""
+    (piece, *others) = layer.operands[operand].pieces
+    filled = [guard for guard in piece.guards if guard.fill is not None]
+    found = [
+        [k for k, each in enumerate(coordinates) if factor_of(guard.position, each) == 1 and is_padding(k, guard)]
+        for guard in filled
+    ]  # fmt: skip
+    is_plain = all(guard.fill == value and guard.position.is_linear for guard in filled)
+    return not others and is_plain and all(found) and len({k for (k, *_) in found}) == len(found)
+
+
+__all__ = ["Window", "inside", "is_padded", "window_of", "windows_of"]

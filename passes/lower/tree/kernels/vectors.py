@@ -15,9 +15,9 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.functions import Reduction
-from frustum.dialects.isa.program import ZERO, Affine, Box, Span, View
+from frustum.dialects.isa.program import ZERO, Box, Span, View
 from frustum.passes.lower.tree.code import Code
-from frustum.passes.lower.tree.kernel import (
+from frustum.passes.lower.tree.kernels.kernel import (
     Kernel,
     Want,
     Work,
@@ -26,8 +26,8 @@ from frustum.passes.lower.tree.kernel import (
     padded,
     view_of,
 )
+from frustum.passes.lower.tree.kernels.windows import Window, window_of
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.tree.windows import Window, window_of
 
 
 def axes_of(operand: Operand) -> frozenset[Axis]:
@@ -82,12 +82,16 @@ class ElementKernel(Kernel):
         return padded(live)
 
     def box(self, code: Code, work: Work, dims: Sequence[Sequence[Axis]]) -> Box:
+        """Positions of a piece along these dimensions."""
         return Box.of(*(joined_span(code, axes, work) for axes in dims))
 
 
 @dataclass(frozen=True)
 class UnaryKernel(ElementKernel):
+    """A function of each element."""
+
     def write(self, code: Code, work: Work) -> None:
+        """Adds the instruction of a piece."""
         op: Any = self.layer.source
         dims, held = self.dims(code, work), work.operands[0]
         act = op.act if isinstance(op, g.UnaryOp) else None
@@ -102,7 +106,10 @@ class UnaryKernel(ElementKernel):
 
 @dataclass(frozen=True)
 class BinaryKernel(ElementKernel):
+    """A function of two elements."""
+
     def write(self, code: Code, work: Work) -> None:
+        """Adds the instruction of a piece."""
         op: Any = self.layer.source
         dims, (a, b) = self.dims(code, work), (work.operands[0], work.operands[1])
         made = isa.Binary(
@@ -117,6 +124,7 @@ class SoftmaxKernel(ElementKernel):
     """All of an axis in a piece: maximum, powers, sums and division are one instruction."""
 
     def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
         dims, held = self.dims(code, work), work.operands[0]
         box, view = self.box(code, work, dims), view_of(code, work, held, dims)
         axis = next(number for number, axes in enumerate(dims) if set(axes) & self.whole)
@@ -152,6 +160,7 @@ class NormaliseKernel(ElementKernel):
     """All that a mean is of in a piece."""
 
     def write(self, code: Code, work: Work) -> None:
+        """Adds the instruction of a piece."""
         op: Any = self.layer.source
         dims, held = self.dims(code, work), work.operands[0]
         extra = [work.operands.get(k) for k in (2, 3)]
@@ -180,6 +189,7 @@ class ReduceKernel(ElementKernel):
     """Pieces are pieces of the operand; parts of what is summed follow each other in one loop."""
 
     def write(self, code: Code, work: Work) -> None:
+        """Adds the instruction of a piece."""
         op: Any = self.layer.source
         dims, held = self.dims(code, work), work.operands[0]
         summed = set(self.layer.combine) - set(self.layer.result.axes)
@@ -192,6 +202,13 @@ class ReduceKernel(ElementKernel):
             axes=axes, box=box, scale=1 / count if op.kind == Reduction.MEAN else 1.0, accumulate=work.level,
         )  # fmt: skip
         code.emit(made, held.buffer, out.buffer)
+
+
+def pooled_sizes(layer: Layer) -> list[int]:
+    """Positions of a pool's operand along each window's coordinate: what is beyond is the windows' own padding."""
+    op: Any = layer.source
+    first = 0 if op.is_of_slices else 2
+    return [g.shape_of(op.x)[first + k] for k, extent in enumerate(op.kernel) if extent > 1]
 
 
 @dataclass(frozen=True)
@@ -217,10 +234,11 @@ class PoolKernel(Kernel):
         return [(), before, rows, columns]
 
     def write(self, code: Code, work: Work) -> None:
+        """Adds the instruction of a piece."""
         op: Any = self.layer.source
         held = work.operands[0]
         box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
-        spans, strides, numbers, pads, sizes = [], [], [], self.pads(), self.sizes()
+        spans, strides, numbers, pads, sizes = [], [], [], self.pads(), pooled_sizes(self.layer)
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
@@ -246,12 +264,6 @@ class PoolKernel(Kernel):
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)
 
-    def sizes(self) -> list[int]:
-        """Positions of the operand along each window's coordinate: what is beyond is the windows' own padding."""
-        op: Any = self.layer.source
-        first = 0 if op.is_of_slices else 2
-        return [g.shape_of(op.x)[first + k] for k, extent in enumerate(op.kernel) if extent > 1]
-
     def pads(self) -> list[tuple[int, int]]:
         """Positions that count before and behind the operand, along each window's coordinate."""
         op: Any = self.layer.source
@@ -275,6 +287,7 @@ class ResizeKernel(Kernel):
         return self.four
 
     def write(self, code: Code, work: Work) -> None:
+        """Adds the instruction of a piece."""
         op: Any = self.layer.source
         held, shape = work.operands[0], g.shape_of(op.x)
         view = view_of(code, work, held, self.four)
@@ -285,7 +298,7 @@ class ResizeKernel(Kernel):
                 span = joined_span(code, self.four[2 + number], work)
             else:
                 span, strides[2 + number] = dim.span, dim.stride
-            spans.append(Span(Affine(span.start.base, span.start.loops, core=span.start.core), span.extent, shape[2 + number]))
+            spans.append(Span(span.start, span.extent, shape[2 + number]))
         made = isa.Resize(
             mode=str(op.mode), rounding=str(op.rounding), scale=tuple(op.scale), offset=tuple(op.offset),
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),

@@ -17,7 +17,7 @@ from frustum.dialects.isa.program import ZERO, Act, Affine, Box, View
 from frustum.dialects.plan.layer_cycles import MatrixProduct, products_of
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
-from frustum.passes.lower.tree.kernel import (
+from frustum.passes.lower.tree.kernels.kernel import (
     Kernel,
     Want,
     Work,
@@ -26,8 +26,8 @@ from frustum.passes.lower.tree.kernel import (
     stride_of,
     view_of,
 )
+from frustum.passes.lower.tree.kernels.windows import Window, is_padded, window_of, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.tree.windows import Window, window_of, windows_of
 
 EXTRA = ("bias", "w_zero", "multiplier", "residual")
 """Operands of a product behind its factors, in their order."""
@@ -61,6 +61,7 @@ class ProductKernel(Kernel):
         return Act("affine", self.scale) if self.scale != 1.0 else super().act
 
     def write(self, code: Code, work: Work) -> None:
+        """Adds the product of a piece; on the way out what was asked for, in the last pass of its sums."""
         own = self.factors
         lines, weights = work.operands[own.lines], work.operands[own.weights]
         dims = self.groups()
@@ -117,7 +118,8 @@ class ProductKernel(Kernel):
         if work.left is None or not (ends or self.act):
             code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
             return
-        bare: dict[str, Any] = {name: None if name in vectors or name in ("act", "residual_view") else value for name, value in numbers.items()}
+        left_out = {*vectors, "act", "residual_view"}
+        bare: dict[str, Any] = {name: None if name in left_out else value for name, value in numbers.items()}
         box = numbers["box"]
         bare["box"], numbers["box"] = limited_box(box, work.left), limited_box(box, work.left * -1 + 1)
         code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, work.out.buffer, None, None, None)
@@ -181,10 +183,8 @@ def _kernel(
     inner = max((places.get(axis, -1) for axis in columns), default=-1)
     is_last = bool(sums) and max(places.get(axis, -1) for axis in product.sums) > inner
     space = [*of_images, *of_rows, *of_columns]
-    if is_last:
-        lines = [*space, *groups, *sums]
-    else:
-        lines = [*of_images, *groups, *sums, *of_rows, *of_columns]
+    of_group = [*groups, *sums]
+    lines = [*space, *of_group] if is_last else [*of_images, *of_group, *of_rows, *of_columns]
     wants = [
         Want(product.lines, "nram", tuple(lines)), Want(product.weights, "wram", (*groups, *channels, *sums, *taps))
     ]  # fmt: skip
@@ -195,13 +195,18 @@ def _kernel(
     for name, k in extra.items():
         axes = out if name == "residual" else made
         moved = _moved(layer, k)
-        wants.append(Want(k, "nram" if name == "residual" else "wram", tuple(coordinate(a) for a in axes if a in moved)))
+        dims = tuple(coordinate(axis) for axis in axes if axis in moved)
+        wants.append(Want(k, "nram" if name == "residual" else "wram", dims))
     scale = layer.source.scale if isinstance(layer.source, g.AttentionOp) and layer.role == "scores" else 1.0
     if isinstance(layer.source, g.AttentionOp) and layer.source.softcap and layer.role == "scores":
         raise NotLowered(f"{layer.name}: scores with a cap")
+    takes_zeros = is_padded(
+        layer, product.lines, [w.coordinate for w in own if w is not None], 0.0, lambda _, guard: guard.fill == 0
+    )
     return ProductKernel(
         layer, tuple(wants), out, frozenset(product.taps), product=product, extra=extra, rows=rows, columns=columns,
         images=images, windows=own, scale=scale,
+        padded=frozenset({product.lines} if takes_zeros else ()),
     )  # fmt: skip
 
 

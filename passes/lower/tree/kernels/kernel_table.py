@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,10 +13,10 @@ from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
-from frustum.passes.lower.tree.kernel import Kernel, Want, coordinate
-from frustum.passes.lower.tree.products import product_kernels
-from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.tree.vectors import (
+from frustum.dialects.functions import Pooling
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, coordinate
+from frustum.passes.lower.tree.kernels.products import product_kernels
+from frustum.passes.lower.tree.kernels.vectors import (
     BinaryKernel,
     NormaliseKernel,
     NothingKernel,
@@ -26,8 +27,10 @@ from frustum.passes.lower.tree.vectors import (
     UnaryKernel,
     axes_of,
     plain_want,
+    pooled_sizes,
 )
-from frustum.passes.lower.tree.windows import windows_of
+from frustum.passes.lower.tree.kernels.windows import is_padded, windows_of
+from frustum.passes.lower.tree.spans import NotLowered
 
 Makes = Callable[[Layer], Iterator[Kernel]]
 
@@ -91,7 +94,15 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     first = next((k for k, axis in enumerate(layer.result.axes) if axis in moved), len(layer.result.axes))
     before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
     dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
-    yield PoolKernel(layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows)
+    beyond = -math.inf if layer.source.kind == Pooling.MAX else 0.0  # type: ignore[attr-defined]
+    sizes = pooled_sizes(layer)
+    padded = is_padded(
+        layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: guard.stop - guard.start == sizes[k]
+    )
+    yield PoolKernel(
+        layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows,
+        padded=frozenset({0} if padded else ()),
+    )  # fmt: skip
 
 
 def _resize(layer: Layer) -> Iterator[Kernel]:
@@ -104,7 +115,7 @@ def _resize(layer: Layer) -> Iterator[Kernel]:
     positions = [position for _, position in operand.pieces[0].by_leaf if position is not None]
     for number, made in enumerate((rows, columns)):
         own = [p for p in positions if {axis for axis, _ in p.refined().terms} & set(made)]
-        plain = [p for p in own if p.divisor == 1 and len(p.terms) == 1 and not p.bend and p.terms[0][1] == 1 and not p.offset]
+        plain = [p for p in own if p.is_linear and len(p.terms) == 1 and p.terms[0][1] == 1 and not p.offset]
         if own and len(own) == len(plain):
             dims += [coordinate(axis) for axis in made]
         elif len(own) == 1:

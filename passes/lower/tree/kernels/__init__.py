@@ -1,0 +1,1 @@
+"""What cores do with a piece of a layer, by its operation."""

@@ -1,0 +1,211 @@
+# Tests: test/passes/lower/tree/test_lower_plan.py
+"""Buffers of tensors in SRAM: what they hold, and what comes into them from DRAM or goes there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from frustum.dialects import isa
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.extents import aligned
+from frustum.dialects.isa.program import Affine, Element, Span
+from frustum.dialects.plan.tree import Part
+from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
+from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
+from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, Roll
+from frustum.passes.lower.tree.places import Place, packed, transfer
+from frustum.passes.lower.tree.spans import (
+    NotLowered,
+    presence,
+    rolled,
+    span_of,
+    step_at,
+)
+
+
+class SramBuffers(LoopSpans):
+    """Where tensors lie while a plan is written; `dram` has their homes, `used` counts bytes of SRAM."""
+
+    dram: DramTensors
+    elements: Mapping[Tensor, Element]
+    numbers: Mapping[str, int]
+    here: dict[Tensor, list[Place]]
+    used: int
+    rolls: list[Roll]
+
+    # ------------------------------------------------------------ buffers
+
+    def buffer(
+        self, tensor: Tensor, names: Iterable[str], made: Made, *, copies: int = 1, part: Part | None = None,
+        rolls: bool = True,
+    ) -> Place:  # fmt: skip
+        """A buffer in SRAM for what layers touch of a tensor; with `rolls`, along an axis that rolls a ring, in the
+        body of the loop that moves it, which keeps what later passes read."""
+        block, slack, ring, box = self.code.block, 1, None, self.box_of(tensor, names, made)
+        for roll in self.rolls if rolls else ():
+            wide = self.box_of(tensor, names, roll.made)
+            ring = self.ring_of(wide, roll)
+            if ring is not None:
+                block, box = roll.block, wide
+                if copies > 1 and self.code.depth == roll.level + 1:
+                    ring, slack = (ring[0], ring[1] + step_at(box[ring[0]], roll.level)), 2
+                break
+        has = dict[Axis, Span]()
+        if part is not None:
+            axis = next(a for a in tensor.axes if a.name == part.axis)
+            if not box[axis].start.is_constant:
+                raise NotLowered(f"resident {tensor.name} [{part.axis} {part.start}:{part.stop}]: a loop cuts the axis")
+            box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
+        planes = self.planes(tensor)
+        strides, size = packed(self.dram.order(tensor), box, self.elements[tensor], ring)
+        size_bytes = aligned(size * planes)
+        if ring is None:
+            alloc, taken = isa.AllocOp("sram", size_bytes, copies), size_bytes * copies
+        else:
+            alloc, taken = isa.AllocOp("sram", size_bytes, rolling=slack), size_bytes
+        block.add_op(alloc)
+        self.used += taken
+        origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
+        return Place(
+            alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
+            taken=taken,
+        )  # fmt: skip
+
+    def planes(self, tensor: Tensor) -> int:
+        maker = self.network.maker.get(tensor)
+        return STATISTICS if maker is not None and maker.role == "sums" else 1
+
+    def ring_of(self, box: Mapping[Axis, Span], roll: Roll) -> tuple[Axis, int] | None:
+        """The axis along which a box rolls in a loop, and its positions; none where no pass needs what others had."""
+        for axis, span in box.items():
+            step = step_at(span, roll.level)
+            if 0 < step < span.extent:
+                return axis, span.extent
+        return None
+
+    def in_storage(self, tensor: Tensor, old: Tensor) -> Place:
+        """The place of a tensor that lies where its maker reads another one, position for position."""
+        place, maker = self.here[old][-1], self.network.maker[tensor]
+        self.here[old][-1] = replace(place, taken=0)
+        index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
+        return place.through(index)
+
+    def handed(
+        self, layer: Layer, users: list[str], made: Made, own: Iterable[Tensor], last: Mapping[Tensor, str]
+    ) -> Place:  # fmt: skip
+        """Where a result lies that layers of a compute hand on: in the storage of what its maker reads last, if it
+        may."""
+        if layer.storage_of is not None:
+            (piece, *others) = layer.operands[layer.storage_of].pieces
+            old = piece.tensor
+            is_free = not others and old in own and last[old] == layer.name and old not in self.carried
+            is_alike = self.elements[old] == self.elements[layer.result]
+            wide = [(self.box_of(layer.result, users, roll.made), roll) for roll in self.rolls]
+            does_roll = any(self.ring_of(box, roll) for box, roll in wide)  # a ring is as long as its own readers need
+            if is_free and is_alike and not does_roll and self.here[old][-1].ring is None:
+                return self.in_storage(layer.result, old)
+        return self.buffer(layer.result, users, made)
+
+    def begins_there(self, layer: Layer) -> int | None:
+        """The operand in whose storage the result lies."""
+        if layer.storage_of is None:
+            return None
+        tensors = {piece.tensor for piece in layer.operands[layer.storage_of].pieces}
+        buffers = {place.buffer for tensor in tensors for place in self.here[tensor]}
+        return layer.storage_of if any(place.buffer in buffers for place in self.here[layer.result]) else None
+
+    # ------------------------------------------------------------ what is there
+
+    def is_here(self, tensor: Tensor) -> bool:
+        return any(not place.has or place.completes for place in self.here[tensor])
+
+    def missing(self, tensor: Tensor) -> dict[Axis, Span]:
+        """Positions that no place in SRAM has, where some have others: of each axis along which there are parts, those
+        behind them."""
+        return missing_of(tensor, (place for place in self.here[tensor] if not place.completes))
+
+    def sources(self, tensor: Tensor) -> list[Place]:
+        """Where an operand lies, each place with what it has: the innermost that has all, or several parts."""
+        found = list[Place]()
+        for place in reversed(self.here[tensor]):
+            found.append(place)
+            if not place.has:
+                break
+        return found
+
+    def move(
+        self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Iterable[str],
+        conditions: Iterable[Affine] = (),
+    ) -> None:  # fmt: skip
+        """A box between DRAM and SRAM: of what rolls, what no pass had before; in passes in which all conditions are 0
+        or more."""
+        self.code.layer = self.numbers[next(iter(names))]
+        conditions = list(conditions)
+        if way == "store":
+            home, parts = self.dram.stored(tensor)
+            if home is not None:
+                transfer(self.code, "gdma", box, place, home, conditions)
+            for part in parts:
+                part.store(self.code, box, place, conditions)
+            return
+        for roll in self.rolls if place.ring is not None else ():
+            box = {axis: rolled(span, roll.level) for axis, span in box.items()}
+        gates = [self.rolls[-1].gates.get(name) for name in names] if self.rolls else []
+        first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
+        if gates and None not in gates and first is not None and not self.does_roll(box):
+            conditions.append(Affine.index(first.level) - first.first)
+        transfer(self.code, "gdma", box, self.dram.of(tensor), place, conditions)
+        if not conditions and not place.has:
+            self.dram.loaded(self.code, tensor, box, place)
+
+    def store(self, layer: Layer, box: Mapping[Axis, Span]) -> None:
+        self.move("store", layer.result, box, self.here[layer.result][-1], [layer.name])
+
+    def conditions_of(self, tensor: Tensor, names: Iterable[str], made: Made) -> list[Affine]:
+        """Numbers that are 0 or more in passes in which layers read something of a tensor."""
+        found: set[tuple[Affine, ...]] = set()
+        for name in names:
+            pieces = (p for operand in self.layers[name].operands for p in operand.pieces if p.tensor is tensor)
+            for piece in pieces:
+                asked = presence(piece, made[name])
+                found.add(tuple(each for each in asked if self.code.extremes(each)[0] < 0))
+        return list(found.pop()) if len(found) == 1 else []
+
+    def does_roll(self, box: Mapping[Axis, Span]) -> bool:
+        return bool(self.rolls) and any(step_at(span, self.rolls[-1].level) > 0 for span in box.values())
+
+    def is_made_anew(self, tensor: Tensor) -> bool:
+        """Whether its readers make it themselves."""
+        maker = self.network.maker.get(tensor)
+        return maker is not None and all(kernel.is_nothing for kernel in kernels_of(maker))
+
+    def read_by(self, name: str) -> set[Tensor]:
+        return {piece.tensor for operand in self.layers[name].operands for piece in operand.pieces}
+
+    def read_by_in_order(self, layer: Layer) -> list[Tensor]:
+        return [piece.tensor for operand in layer.operands for piece in operand.pieces]
+
+    def sum_levels(self, layer: Layer, made: Made) -> list[int]:
+        """Loops over whose passes its sums go on."""
+        spans = [span_of(made[layer.name], a) for a in layer.combine if a not in layer.result.axes]
+        return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
+
+
+def missing_of(tensor: Tensor, places: Iterable[Place]) -> dict[Axis, Span]:
+    """What places leave out that have the first or the last positions along some axis each.  NotLowered for others."""
+    found = dict[Axis, tuple[int, int]]()
+    for place in places:
+        for axis, has in place.has.items():
+            low, high = found.get(axis, (0, axis.extent))
+            start, stop = has.start.base, has.start.base + has.extent
+            if start <= low:
+                low = max(low, stop)
+            elif stop >= high:
+                high = min(high, start)
+            else:
+                raise NotLowered(f"resident {tensor.name}: a part from the middle of {axis.name}")
+            found[axis] = low, max(low, high)
+    return {axis: Span(Affine(low), high - low, high) for axis, (low, high) in found.items()}

@@ -1,0 +1,74 @@
+"""Plans of small networks as programs: values are the network's, and bytes those that the plan is counted to move."""
+
+import lowered_plans
+import plan_nets
+import pytest
+
+from frustum.backend import targets
+from frustum.dialects.plan.parse import extents_of, read_plan
+from frustum.passes.lower.tree.spans import NotLowered
+from frustum.passes.plan.tree.trace import fitting_plan
+
+
+def case(build, text=""):
+    found = plan_nets.case(build)
+    if text:
+        found.plan = read_plan(f'plan @net for "edge" {{ {text} }}', lambda _: extents_of(found.axes), "plan").node
+    return found
+
+
+def two_convs(net):
+    return net.conv(net.conv(net.input(1, 3, 12, 10), 8), 6, pads=(1, 1, 1, 1))
+
+
+def perceptron(net):
+    hidden = plan_nets.product(net, net.input(12, 16), 40, "relu")
+    return plan_nets.product(net, hidden, 16)
+
+
+WEIGHTS = "resident w, w.1, w.2, w.3"
+PLANS = {
+    "rows roll": (two_convs, f"{WEIGHTS} for conv_2.y step 3 rolling {{ resident x0 compute conv_1, conv_2 }}"),
+    "rows are made again": (two_convs, "for conv_2.y step 3 recomputed { compute conv_1, conv_2 }"),
+    "rows and columns roll": (
+        two_convs,
+        f"{WEIGHTS} for conv_2.y step 2 rolling {{"
+        " for conv_2.x step 3 rolling { resident x0 compute conv_1, conv_2 } }",
+    ),
+    "a map stays": (two_convs, "resident conv_1 { compute conv_1 } compute conv_2"),
+    "a part of a map stays": (two_convs, "resident conv_1 [conv_1.c 0:3] { compute conv_1 } compute conv_2"),
+    "sums wait": (perceptron, "resident matmul_2 for matmul_1.c step 16 { compute matmul_1, matmul_2 }"),
+    "loops inside loops": (
+        perceptron,
+        "for x0.0 step 5 { resident matmul_2 for matmul_1.c step 8 { compute matmul_1, matmul_2 } }",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("cores", [1, 4])
+def test_a_plan_is_run_as_it_is_counted(name, cores):
+    build, text = PLANS[name]
+    moved, claimed = lowered_plans.check_lowered(case(build, text), lowered_plans.machine(cores=cores))
+    assert moved == claimed
+
+
+@pytest.mark.parametrize("kib", [16, 64])
+@pytest.mark.parametrize("build", [plan_nets.mlp, plan_nets.conv_stack, plan_nets.residual, plan_nets.depthwise])
+def test_found_plans_are_run_as_they_are_counted(build, kib):
+    target = lowered_plans.machine(sram_bytes=kib * 1024)
+    found = case(build)
+    found.plan, _ = fitting_plan(found.axes, target.cluster.sram.capacity_bytes)
+    moved, claimed = lowered_plans.check_lowered(found, target)
+    assert moved == claimed
+
+
+def test_what_is_not_lowered_is_named():
+    found = case(two_convs, "for conv_2.y ranges [0, 1, 12] { compute conv_1, conv_2 }")
+    with pytest.raises(NotLowered, match=r"for conv_2\.y: ranges that are not all of one length"):
+        lowered_plans.check_lowered(found, lowered_plans.machine())
+    found = case(perceptron, "for matmul_1.c step 16 { compute matmul_1, matmul_2 }")
+    with pytest.raises(NotLowered, match="matmul_2: sums that wait in DRAM"):
+        lowered_plans.check_lowered(found, lowered_plans.machine())
+    with pytest.raises(NotLowered, match="a plan is lowered for one cluster, default has 4"):
+        lowered_plans.check_lowered(found, targets.load("default"))

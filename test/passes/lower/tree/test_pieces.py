@@ -1,0 +1,62 @@
+"""Pieces of a layer's part: they fit the cores twice, can be written, and are chosen once for parts that are alike."""
+
+import lowered_plans
+import plan_nets
+import pytest
+from all_kernels import held_bytes
+
+from frustum.dialects.isa.program import Affine, Span
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.externals import elements_of
+from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
+from frustum.passes.lower.tree.pieces import PieceChoice
+
+NETS = plan_nets.mlp, plan_nets.conv_stack, plan_nets.depthwise, plan_nets.pools, plan_nets.attention
+
+
+def choices(build, known, target, spans=None):
+    found = plan_nets.case(build)
+    elements = elements_of(found.axes, found.views)
+    for layer in found.axes.layers:
+        for kernel in kernels_of(layer):
+            yield PieceChoice(Code(target), kernel, spans or {}, elements, known, {})
+
+
+@pytest.mark.parametrize("build", NETS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("cores", [1, 4])
+def test_a_piece_is_in_the_memories_of_a_core(build, cores):
+    target = lowered_plans.machine(cores=cores)
+    for choice in choices(build, {}, target):
+        best = choice.best()
+        assert best is not None
+        if best.kernel.is_nothing:
+            continue
+        held = held_bytes(choice, best.pieces)
+        core = target.core
+        assert held["nram"] <= core.nram.capacity_bytes
+        assert held["wram"] <= core.wram.capacity_bytes
+        assert all(1 <= extent <= choice.extents[axis] for axis, extent in best.pieces.extents.items())
+        assert set(best.pieces.order) == set(choice.axes)
+
+
+def test_parts_that_are_alike_are_chosen_once():
+    known, target = {}, lowered_plans.machine()
+    first = [each.best() for each in choices(plan_nets.mlp, known, target)]
+    size = len(known)
+    again = [each.best() for each in choices(plan_nets.mlp, known, target)]
+    assert len(known) == size
+    assert [each.cycles for each in first] == [each.cycles for each in again]
+    own = [list(each.pieces.extents.values()) for each in first]
+    assert own == [list(each.pieces.extents.values()) for each in again]
+
+
+def test_axes_in_one_dimension_are_not_clipped_twice():
+    target = lowered_plans.machine(cores=1)
+    found = plan_nets.case(plan_nets.conv_stack)
+    layer = found.axes.layers[0]
+    _, rows, columns = layer.result.axes
+    code = Code(target)
+    spans = {rows: Span(Affine(-2), 7, rows.extent), columns: Span(Affine(-1), 5, columns.extent)}
+    for kernel in kernels_of(layer):
+        best = PieceChoice(code, kernel, spans, elements_of(found.axes, found.views), {}).best()
+        assert best is None or not any({rows, columns} <= set(group) for group in kernel.groups())
