@@ -313,7 +313,10 @@ class PieceChoice(PieceCosts):
             before = np.zeros(size, bool)
             for axis in group:
                 is_live = (extents[axis] > 1) | clipped[axis]
-                found &= ~(before & is_live & clipped[axis])
+                if kernel.may_split:
+                    live += before & clipped[axis]
+                else:
+                    found &= ~(before & is_live & clipped[axis])
                 found &= ~(before & is_live & ~self.is_dense(axis, group, extents))
                 before |= is_live
             live += before

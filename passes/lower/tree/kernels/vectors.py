@@ -59,6 +59,8 @@ class ElementKernel(Kernel):
     """Kernels whose operands are read at positions of the layer's own axes; axes that all operands read alike are one
     dimension.  Of more than four dimensions pieces have one position along the first ones."""
 
+    may_split: bool = True
+
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self._groups
 
@@ -72,11 +74,20 @@ class ElementKernel(Kernel):
         return self.layer.axes
 
     def dims(self, code: Code, work: Work) -> list[tuple[Axis, ...]]:
-        """Groups as four dimensions."""
-        live = [
-            group for group in self._groups
-            if any(work.span(axis).extent > 1 or not code.is_inside(work.span(axis)) for axis in group)
-        ]  # fmt: skip
+        """Groups as four dimensions; an axis that is clipped begins one."""
+        live = list[tuple[Axis, ...]]()
+        for group in self._groups:
+            first = True
+            for axis in group:
+                span = code.plain(work.span(axis))
+                is_clipped = not code.is_inside(span)
+                if first and (span.extent > 1 or is_clipped):
+                    live.append((axis,))
+                    first = False
+                elif is_clipped:
+                    live.append((axis,))
+                elif span.extent > 1:
+                    live[-1] = (*live[-1], axis)
         if len(live) > 4:
             raise NotLowered(f"{self.layer.name}: pieces of {len(live)} dimensions")
         return padded(live)
