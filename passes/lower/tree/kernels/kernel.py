@@ -79,6 +79,8 @@ class Kernel(ABC):
     is_nothing: bool = False
     padded: frozenset[int] = frozenset()
     """Operands beyond whose ends instructions know what to take."""
+    may_split: bool = False
+    """Whether an axis that is clipped may begin a dimension of its own."""
 
     @abstractmethod
     def write(self, code: Code, work: Work) -> None:

@@ -59,6 +59,8 @@ class ElementKernel(Kernel):
     """Kernels whose operands are read at positions of the layer's own axes; axes that all operands read alike are one
     dimension.  Of more than four dimensions pieces have one position along the first ones."""
 
+    may_split: bool = True
+
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self._groups
 
@@ -73,11 +75,20 @@ class ElementKernel(Kernel):
         return self.layer.axes
 
     def dims(self, code: Code, work: Work) -> list[tuple[Axis, ...]]:
-        """Groups as four dimensions."""
-        live = [
-            group for group in self._groups
-            if any(work.span(axis).extent > 1 or not code.is_inside(work.span(axis)) for axis in group)
-        ]  # fmt: skip
+        """Groups as four dimensions; an axis that is clipped begins one."""
+        live = list[tuple[Axis, ...]]()
+        for group in self._groups:
+            first = True
+            for axis in group:
+                span = code.plain(work.span(axis))
+                is_clipped = not code.is_inside(span)
+                if first and (span.extent > 1 or is_clipped):
+                    live.append((axis,))
+                    first = False
+                elif is_clipped:
+                    live.append((axis,))
+                elif span.extent > 1:
+                    live[-1] = (*live[-1], axis)
         if len(live) > 4:
             raise NotLowered(f"{self.layer.name}: pieces of {len(live)} dimensions")
         return padded(live)
@@ -205,6 +216,13 @@ class ReduceKernel(ElementKernel):
         code.emit(made, held.buffer, out.buffer)
 
 
+def pooled_sizes(layer: Layer) -> list[int]:
+    """Positions of a pool's operand along each window's coordinate: what is beyond is the windows' own padding."""
+    op: Any = layer.source
+    first = 0 if op.is_of_slices else 2
+    return [g.shape_of(op.x)[first + k] for k, extent in enumerate(op.kernel) if extent > 1]
+
+
 @dataclass(frozen=True)
 class PoolKernel(Kernel):
     """Windows along one or two of the layer's dimensions."""
@@ -232,11 +250,14 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         held = work.operands[0]
         box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
-        spans, strides, numbers, pads = [], [], [], self.pads()
+        spans, strides, numbers, pads, sizes = [], [], [], self.pads(), pooled_sizes(self.layer)
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                span, stride = window_of(self.layer, window.coordinate, held.dims)
+                size = sizes[number]
+                span, stride = window_of(
+                    self.layer, window.coordinate, held.dims, lambda guard: guard.stop - guard.start == size
+                )
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
                 span, stride = joined_span(code, axes, work), 0
