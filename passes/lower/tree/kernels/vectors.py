@@ -14,6 +14,7 @@ from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer, Operand
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.functions import Reduction
 from frustum.dialects.isa.program import ZERO, Box, Span, View
 from frustum.passes.lower.tree.code import Code
@@ -287,10 +288,13 @@ class PoolKernel(Kernel):
         """Positions that count before and behind the operand, along each window's coordinate."""
         op: Any = self.layer.source
         rank, found = len(op.kernel), list[tuple[int, int]]()
+        at = (0,) if op.is_of_slices else (2, 3)
         dims = (k for k, extent in enumerate(op.kernel) if extent > 1)
         for k, window in zip(dims, self.windows, strict=True):
-            step = op.dilations[k] // window.dilation
-            found.append((max(0, op.pads[k]) // step, max(0, op.pads[k + rank]) // step))
+            step, extent = op.dilations[k] // window.dilation, g.shape_of(op.x)[at[k]]
+            low, high = op.pads[k], max(0, op.pads[k + rank])
+            end = ceil_div(extent + low, step)
+            found.append((max(0, ceil_div(low, step)), ceil_div(extent + low + high, step) - end))
         return found
 
 
