@@ -74,6 +74,7 @@ class OutputView:
     def write_values(self, code: Code) -> None:
         """Writes the values that are no tensor's."""
         near: dict[float, SSAValue] = {}
+        written = list[Region]()  # what is around several pieces is around each
         spans = [dim.span for dim in self.into.dims]
         for piece in self.view.pieces:
             known = list[Clip]()
@@ -81,7 +82,8 @@ class OutputView:
                 value = linear(guard.position, self.into.dims)
                 for beyond in (-value + (guard.start - 1), value + -guard.stop) if guard.fill is not None else ():
                     region = Region.of(spans).clipped([*known, Clip(beyond, None)])
-                    if region.cut(code) is not None and guard.fill is not None:
+                    if region not in written and region.cut(code) is not None and guard.fill is not None:
+                        written.append(region)
                         if guard.fill not in near:
                             near[guard.fill] = constant(code, guard.fill, self.into)
                         src = End(near[guard.fill], ())

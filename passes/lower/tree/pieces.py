@@ -235,7 +235,10 @@ class PieceChoice(PieceCosts):
         return extents, dealt, tuple(place[axis] for axis in pieces.order), found.cycles
 
     def candidates(self) -> Iterator[Candidate]:
-        """Of each axis that cores may share, and order of loops, the best."""
+        """Of each axis that cores may share, and order of loops, the best.  One position is one piece."""
+        if not self.axes:
+            yield Candidate(self.kernel, Pieces({}, None, ()), float(self.target.core.nram.latency_cycles))
+            return
         for dealt in self.dealt_axes():
             extents = self.cuts(dealt)
             may_be = self.fits(extents) & self.is_writable(extents, dealt)

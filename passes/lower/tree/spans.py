@@ -7,9 +7,12 @@ the map, and a limit that moves).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
+
+import numpy as np
 
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.access import Piece
@@ -174,6 +177,21 @@ def later(span: Span, level: int, passes: int) -> Span:
 
 def _moved(value: Affine, level: int, passes: int) -> Affine:
     return value - passes * value.loops[level] if level < len(value.loops) else value
+
+
+def is_repeated(box: Mapping[Axis, Span], counts: Sequence[int]) -> bool:
+    """Whether some passes of loops, each of so many, have a position of an axis that others have, of those loops that
+    move a box at all."""
+    for axis, span in box.items():
+        times = np.zeros(axis.extent, np.int64)
+        ranges = (range(count if step_at(span, level) else 1) for level, count in enumerate(counts))
+        for at in itertools.product(*ranges):
+            first = span.start.at(at)
+            last = min(first + span.extent, span.bound, *(() if span.limit is None else (span.limit.at(at),)))
+            times[max(0, first) : max(0, last)] += 1
+        if (times > 1).any():
+            return True
+    return False
 
 
 def extremes(value: Affine, counts: Sequence[int], cores: int, clusters: int = 1) -> tuple[int, int]:

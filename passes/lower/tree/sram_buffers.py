@@ -19,6 +19,7 @@ from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, Roll
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import (
     NotLowered,
+    is_repeated,
     presence,
     rolled,
     span_of,
@@ -146,6 +147,8 @@ class SramBuffers(LoopSpans):
         conditions = list(conditions)
         if way == "store":
             home, parts = self.dram.stored(tensor)
+            if self.dram.parts.get(tensor):
+                conditions += self.once(tensor, box)
             if home is not None:
                 transfer(self.code, "gdma", box, place, home, conditions)
             for part in parts:
@@ -160,6 +163,15 @@ class SramBuffers(LoopSpans):
         transfer(self.code, "gdma", box, self.dram.of(tensor), place, conditions)
         if not conditions and not place.has:
             self.dram.loaded(self.code, tensor, box, place)
+
+    def once(self, tensor: Tensor, box: Mapping[Axis, Span]) -> list[Affine]:
+        """Numbers that are 0 or more in the passes in which a part of an output is stored, each element in one alone.
+        NotLowered where passes make parts of each other's."""
+        counts = self.code.counts
+        if is_repeated(box, counts):
+            raise NotLowered(f"{tensor.name}: an output of which several passes make the same")
+        still = [level for level in range(len(counts)) if not any(step_at(span, level) for span in box.values())]
+        return [Affine.index(level, -1) for level in still]
 
     def store(self, layer: Layer, box: Mapping[Axis, Span]) -> None:
         self.move("store", layer.result, box, self.here[layer.result][-1], [layer.name])

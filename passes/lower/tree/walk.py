@@ -40,6 +40,8 @@ class PlanWalk(Computes):
     dram: DramTensors
     numbers: Mapping[str, int]
     counted: Counted
+    inside: frozenset[str]
+    """Layers of the innermost loop."""
     last_unit: int
     used: int
 
@@ -53,6 +55,7 @@ class PlanWalk(Computes):
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
         self.used = 0
+        self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
         self.known: Known = {}
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
@@ -97,8 +100,10 @@ class PlanWalk(Computes):
 
     def body(self, node: Sequence, made: Made, held: Held) -> None:
         """The body of a loop: where something is loaded in it, all else is a pass later."""
+        around, self.inside = self.inside, frozenset(layers_in(node))
         with self.code.at_stage(int(self.loads_in(node))):
             self.sequence(node, made, held)
+        self.inside = around
 
     def loads_in(self, node: Node) -> bool:
         """Whether something is loaded in the passes of the innermost loop around."""
@@ -168,7 +173,9 @@ class PlanWalk(Computes):
             return 0
         box = self.box_of(tensor, names, made)
         size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor])
-        is_ahead = not is_made and self.code.stage > 0 and size <= room
+        maker = self.network.maker.get(tensor)
+        is_late = is_made or (maker is not None and maker.name in self.inside)
+        is_ahead = not is_late and self.code.stage > 0 and size <= room
         gone = self.missing(tensor)
         place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part)
         if gone and resident.part is None and not is_made:

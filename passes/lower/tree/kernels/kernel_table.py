@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from xdsl.ir import Operation
@@ -19,6 +19,7 @@ from frustum.passes.lower.tree.kernels.products import product_kernels
 from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
 from frustum.passes.lower.tree.kernels.vectors import (
     BinaryKernel,
+    LrnKernel,
     NormaliseKernel,
     NothingKernel,
     PoolKernel,
@@ -85,6 +86,10 @@ def _normalise(layer: Layer) -> Iterator[Kernel]:
     yield NormaliseKernel(layer, wants, layer.result.axes, frozenset(layer.result.axes) - known)
 
 
+def _lrn(layer: Layer) -> Iterator[Kernel]:
+    yield LrnKernel(layer, _elements(layer, 1), layer.result.axes, frozenset(leaves(layer.result.dims[1])))
+
+
 def _reduce(layer: Layer) -> Iterator[Kernel]:
     kind = Reduction(layer.source.kind)  # type: ignore[attr-defined]
     if kind.is_of_parts:
@@ -110,6 +115,12 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     )  # fmt: skip
 
 
+def _along(axes: Iterable[Axis], index: Iterable[tuple[Axis, Position | None]]) -> list[Position]:
+    """The positions that some of these axes move."""
+    refined = [position.refined() for _, position in index if position is not None]
+    return [each for each in refined if {axis for axis, _ in each.terms} & {*axes}]
+
+
 def _resize(layer: Layer) -> Iterator[Kernel]:
     (operand,) = layer.operands
     if len(operand.pieces) > 1:
@@ -117,14 +128,13 @@ def _resize(layer: Layer) -> Iterator[Kernel]:
     images, channels, rows, columns = map(leaves, layer.result.dims)
     read: list[Position | None] = [None, None]
     dims = [coordinate(axis) for axis in (*images, *channels)]
-    positions = [position for _, position in operand.pieces[0].by_leaf if position is not None]
+    piece = operand.pieces[0]
     for number, made in enumerate((rows, columns)):
-        own = [p for p in positions if {axis for axis, _ in p.refined().terms} & set(made)]
-        plain = [p for p in own if p.is_linear and len(p.terms) == 1 and p.terms[0][1] == 1 and not p.offset]
-        if own and len(own) == len(plain):
+        own, by_leaf = (_along(made, each) for each in (piece.index, piece.by_leaf))
+        if all(p.is_linear and len(p.terms) == 1 and p.terms[0][1] == 1 and not p.offset for p in by_leaf):
             dims += [coordinate(axis) for axis in made]
         elif len(own) == 1:
-            read[number] = replace(own[0].refined(), bend="", extent=0)
+            read[number] = replace(own[0], bend="", extent=0)
             dims.append(read[number] or own[0])
         else:
             raise NotLowered(f"{layer.name}: resized positions that are several axes")
@@ -144,6 +154,8 @@ KERNELS: dict[tuple[type[Operation], str], Makes] = {
     (g.SoftmaxOp, ""): _softmax,
     (g.NormaliseOp, "sums"): _nothing,
     (g.NormaliseOp, ""): _normalise,
+    (g.LrnOp, "squares"): _nothing,
+    (g.LrnOp, ""): _lrn,
     (g.PoolOp, ""): _pool,
     (g.ReduceOp, ""): _reduce,
     (g.ResizeOp, ""): _resize,

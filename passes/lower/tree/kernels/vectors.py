@@ -12,8 +12,9 @@ from typing import Any
 from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
-from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer, Operand
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.functions import Reduction
 from frustum.dialects.isa.program import ZERO, Box, Span, View
 from frustum.passes.lower.tree.code import Code
@@ -93,6 +94,14 @@ class ElementKernel(Kernel):
             raise NotLowered(f"{self.layer.name}: pieces of {len(live)} dimensions")
         return padded(live)
 
+    def over(self, dims: Sequence[Sequence[Axis]], axes: frozenset[Axis]) -> tuple[int, ...]:
+        """The dimensions that axes are in; where all of them have one position, one that is free."""
+        found = tuple(number for number, own in enumerate(dims) if axes & {*own})
+        free = [number for number, own in enumerate(dims) if not own]
+        if not found and not free:
+            raise NotLowered(f"{self.layer.name}: pieces of four dimensions, and none for what is combined")
+        return found or (free[-1],)
+
     def box(self, code: Code, work: Work, dims: Sequence[Sequence[Axis]]) -> Box:
         """Positions of a piece along these dimensions."""
         return Box.of(*(joined_span(code, axes, work) for axes in dims))
@@ -139,7 +148,7 @@ class SoftmaxKernel(ElementKernel):
         """Adds the instructions of a piece."""
         dims, held = self.dims(code, work), work.operands[0]
         box, view = self.box(code, work, dims), view_of(code, work, held, dims)
-        axis = next(number for number, axes in enumerate(dims) if set(axes) & self.whole)
+        (axis, *_) = self.over(dims, self.whole)
         if 1 in work.operands:
             mask = work.operands[1]
             added = isa.Binary(kind="add", a_view=view, b_view=view_of(code, work, mask, dims), out_view=view, box=box)
@@ -180,10 +189,31 @@ class NormaliseKernel(ElementKernel):
         made = isa.Normalise(
             in_view=view_of(code, work, held, dims), scale_view=views[0], shift_view=views[1],
             out_view=view_of(code, work, work.out, dims), rms=op.rms, epsilon=op.epsilon, act=self.act,
-            axes=tuple(number for number, axes in enumerate(dims) if set(axes) & self.whole),
+            axes=self.over(dims, self.whole),
             box=self.box(code, work, dims),
         )  # fmt: skip
         code.emit(made, held.buffer, *(None if each is None else each.buffer for each in extra), work.out.buffer)
+
+
+@dataclass(frozen=True)
+class LrnKernel(Kernel):
+    """All channels in a piece: squares of neighbours, sums and powers are one instruction."""
+
+    def groups(self) -> Sequence[tuple[Axis, ...]]:
+        images, channels, *behind = map(leaves, self.layer.result.dims)
+        rows = tuple(axis for own in behind[:-1] for axis in own)
+        return [images, channels, rows, behind[-1] if behind else ()]
+
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instruction of a piece."""
+        op: Any = self.layer.source
+        dims, held, count = self.groups(), work.operands[0], g.shape_of(op.x)[1]
+        made = isa.Lrn(
+            in_view=view_of(code, work, held, dims), out_view=view_of(code, work, work.out, dims),
+            channels=Span(ZERO, count, count), size=op.size,
+            alpha=op.alpha, beta=op.beta, bias=op.bias, box=Box.of(*(joined_span(code, axes, work) for axes in dims)),
+        )  # fmt: skip
+        code.emit(made, held.buffer, work.out.buffer)
 
 
 @dataclass(frozen=True)
@@ -204,9 +234,9 @@ class ReduceKernel(ElementKernel):
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
         dims, held = self.dims(code, work), work.operands[0]
-        summed = set(self.layer.combine) - set(self.layer.result.axes)
+        summed = frozenset(self.layer.combine) - frozenset(self.layer.result.axes)
         count = math.prod(axis.extent for axis in summed)
-        axes = tuple(number for number, each in enumerate(dims) if set(each) & summed)
+        axes = self.over(dims, summed)
         box = self.box(code, work, dims)
         out = work.out if work.acc is None else work.acc
         made = isa.Reduce(
@@ -280,10 +310,13 @@ class PoolKernel(Kernel):
         """Positions that count before and behind the operand, along each window's coordinate."""
         op: Any = self.layer.source
         rank, found = len(op.kernel), list[tuple[int, int]]()
+        at = (0,) if op.is_of_slices else (2, 3)
         dims = (k for k, extent in enumerate(op.kernel) if extent > 1)
         for k, window in zip(dims, self.windows, strict=True):
-            step = op.dilations[k] // window.dilation
-            found.append((max(0, op.pads[k]) // step, max(0, op.pads[k + rank]) // step))
+            step, extent = op.dilations[k] // window.dilation, g.shape_of(op.x)[at[k]]
+            low, high = op.pads[k], max(0, op.pads[k + rank])
+            end = ceil_div(extent + low, step)
+            found.append((max(0, ceil_div(low, step)), ceil_div(extent + low + high, step) - end))
         return found
 
 
