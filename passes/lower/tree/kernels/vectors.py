@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.access import Guard
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.extents import ceil_div
@@ -246,6 +247,11 @@ class ReduceKernel(ElementKernel):
         code.emit(made, held.buffer, out.buffer)
 
 
+def _is_end_of(size: int, guard: Guard) -> bool:
+    """Whether a guard keeps the positions of a dimension of this size, and so what lies beyond is padding."""
+    return guard.stop - guard.start == size
+
+
 def pooled_sizes(layer: Layer) -> list[int]:
     """Positions of a pool's operand along each window's coordinate: what is beyond is the windows' own padding."""
     op: Any = layer.source
@@ -284,9 +290,8 @@ class PoolKernel(Kernel):
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                size = sizes[number]
                 span, stride = window_of(
-                    self.layer, window.coordinate, held.dims, lambda guard: guard.stop - guard.start == size
+                    self.layer, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
                 )
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
