@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from frustum.dialects.axes.axis import Axis
@@ -14,12 +14,15 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
+from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.lower.tree.copies import size_of
+from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
+from frustum.passes.lower.tree.nest import LayerPart, Sums
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
-from frustum.passes.lower.tree.slices import SliceChoice
+from frustum.passes.lower.tree.slices import SliceChoice, Slices
 from frustum.passes.lower.tree.spans import (
     NotLowered,
     Spans,
@@ -39,6 +42,10 @@ class Computes(SramBuffers):
 
     def compute(self, node: Compute, made: Made, held: Held) -> None:
         own = self.own(node, held)
+        for name in node.layers:
+            known = self.statistics_of(self.layers[name])
+            if self.layers[name].result is not known and known in own and self.fits_at_once(name, own, made):
+                self.at_once.add(known)
         last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
         for name in node.layers:
             layer = self.layers[name]
@@ -56,7 +63,7 @@ class Computes(SramBuffers):
         """A layer: with slices of what is streamed, where something is."""
         self.code.layer = self.numbers[layer.name]
         spans = made[layer.name]
-        if all(kernel.is_nothing for kernel in kernels_of(layer)):
+        if all(kernel.is_nothing for kernel in self.kernels(layer)):
             return
         read = dict.fromkeys(self.read_by_in_order(layer))
         streams = [tensor for tensor in read if not self.is_here(tensor) and not self.is_made_anew(tensor)]
@@ -69,12 +76,7 @@ class Computes(SramBuffers):
     def streamed(self, layer: Layer, spans: Mapping[Axis, Span], streams: list[Tensor], is_stored: bool) -> None:
         """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
         tensors = [*streams, *([layer.result] if is_stored else [])]
-        own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
-        chosen = SliceChoice(
-            self.code.target, layer, spans, tensors, self.dram.form, own_boxes, self.capacity - self.used,
-            self.code.depth,
-            lambda part: self.pieces(layer, part, math.inf).cycles, self.steps(layer),
-        ).best()  # fmt: skip
+        chosen = self.slices(layer, self.kernels(layer), spans, tensors, self.capacity - self.used)
         axis, step, moving = chosen.axis, chosen.step, chosen.moving
         count = 1 if axis is None else ceil_div(span_of(spans, axis).extent, step)
         used, names = self.used, [layer.name]
@@ -104,6 +106,43 @@ class Computes(SramBuffers):
             self.here[tensor].pop()
         self.used = used
 
+    def slices(
+        self, layer: Layer, kernels: Sequence[Kernel], spans: Mapping[Axis, Span], tensors: Sequence[Tensor], room: int
+    ) -> Slices:  # fmt: skip
+        """Those that take the fewest cycles.  DoesNotFit where none fits."""
+        own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
+
+        def computing(part: Spans) -> float:
+            found = self.best_of(layer, kernels, part)
+            return math.inf if found is None else found.cycles
+
+        return SliceChoice(
+            self.code.target, layer, kernels, spans, tensors, self.dram.form, own_boxes, room, self.code.depth,
+            computing, self.steps(layer),
+        ).best()  # fmt: skip
+
+    def fits_at_once(self, name: str, own: Sequence[Tensor], made: Made) -> bool:
+        """Whether a norm or a softmax may be one instruction, with all that its statistics are of in a core."""
+        layer, spans = self.layers[name], made[name]
+        kernels = kernels_of(layer)
+        if any(span_of(spans, axis).extent < axis.extent for kernel in kernels for axis in kernel.whole):
+            return False
+        there = {*own, *(tensor for tensor in self.elements if self.is_here(tensor))}
+        known = self.statistics_of(layer)
+        streams = [t for t in dict.fromkeys(self.read_by_in_order(layer)) if t not in there and t is not known]
+        streams += [] if layer.result in there else [layer.result]
+        if not streams:
+            return self.best_of(layer, kernels, spans) is not None
+        handed = sum(
+            math.prod(span.extent for span in self.box_of(tensor, [self.network.maker[tensor].name], made).values())
+            * size_of(self.elements[tensor]) * self.planes(tensor)
+            for tensor in own if not self.here[tensor]
+        )  # fmt: skip
+        try:
+            return self.slices(layer, kernels, spans, streams, self.capacity - self.used - handed).cycles < math.inf
+        except DoesNotFit:
+            return False
+
     def stream(self, layer: Layer, tensor: Tensor, spans: Mapping[Axis, Span], copies: int) -> None:
         made = {layer.name: dict(spans)}
         box = self.box_of(tensor, [layer.name], made)
@@ -127,21 +166,23 @@ class Computes(SramBuffers):
         )  # fmt: skip
         part.write(self.code)
 
-    def pieces(self, layer: Layer, spans: Spans, none: float | None = None) -> Candidate:
-        """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits, unless `none` says what
-        that takes."""
+    def pieces(self, layer: Layer, spans: Spans) -> Candidate:
+        """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits."""
+        found = self.best_of(layer, self.kernels(layer), spans)
+        if found is None:
+            raise NotLowered(f"{layer.name}: no piece of it fits the cores")
+        return found
+
+    def best_of(self, layer: Layer, kernels: Sequence[Kernel], spans: Spans) -> Candidate | None:
+        """The same of these kernels; None where no piece fits."""
         found: Candidate | None = None
-        for kernel in kernels_of(layer):
+        for kernel in kernels:
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
             if cut:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
             best = PieceChoice(self.code, kernel, spans, self.elements, self.known, self.steps(layer)).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
-        if found is None and none is not None:
-            return Candidate(kernels_of(layer)[0], Pieces({}, None, ()), none)
-        if found is None:
-            raise NotLowered(f"{layer.name}: no piece of it fits the cores")
         return found
 
     def steps(self, layer: Layer) -> Mapping[Axis, int]:

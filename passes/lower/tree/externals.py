@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
@@ -22,6 +22,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element, ExternalClass, Span
 from frustum.passes.analysis.module import element_in
 from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.kernels.kernel_table import STATISTICS
 from frustum.passes.lower.tree.layouts import Order
 from frustum.passes.lower.tree.outputs import OutputPart, OutputView
 from frustum.passes.lower.tree.places import Place, packed, transfer
@@ -29,8 +30,6 @@ from frustum.passes.lower.tree.spans import end, hull, step_at
 
 SLICES = 4
 """Of SRAM, or more, in which tensors are passed on: loads and stores of slices go on side by side. 2026-11-28."""
-STATISTICS = 2
-"""Numbers of an element of what is known of a norm's or a softmax's operand."""
 
 
 def elements_of(network: AxisNetwork, views: Mapping[SSAValue, View]) -> dict[Tensor, Element]:
@@ -51,12 +50,17 @@ def element_of(layer: Layer) -> Element:
     return "f32" if layer.role in ("sums", "squares") else element_in(layer.source.results[0])
 
 
+def planes_of(maker: Layer | None) -> int:
+    """Numbers of an element of a layer's result."""
+    return STATISTICS if maker is not None and maker.role == "sums" else 1
+
+
 class DramTensors:
     """The externals of a network, declared as they are asked for: those that the host passes and expects first."""
 
     def __init__(
         self, network: g.NetworkOp, views: Mapping[SSAValue, View], elements: Mapping[Tensor, Element], block: Block,
-        made: Container[Tensor], orders: Mapping[Tensor, Order],
+        made: Mapping[Tensor, Layer], orders: Mapping[Tensor, Order],
     ) -> None:  # fmt: skip
         self.network: g.NetworkOp = network
         self.views: Mapping[SSAValue, View] = views
@@ -65,7 +69,7 @@ class DramTensors:
         self.places: dict[Tensor, Place] = {}
         self.outputs: list[OutputView] = []
         self.parts: dict[Tensor, list[OutputPart]] = {}
-        self.made: Container[Tensor] = made
+        self.made: Mapping[Tensor, Layer] = made
         self.orders: Mapping[Tensor, Order] = orders
         self.loads: Counter[Tensor] = Counter()
         """How often a plan loads a tensor, loops aside."""
@@ -156,6 +160,8 @@ class DramTensors:
                 buffer = self.external(value.owner.key.data, kind, value, None)
             else:
                 element, shape = self.elements[tensor], tuple(axis.extent for axis in tensor.axes) or (1,)
+                planes = planes_of(self.made.get(tensor))
+                shape = (planes, *shape) if planes > 1 else shape
                 size = math.prod(shape) * ELEMENT_BYTES[element]
                 buffer = self.add(isa.ExternalOp(tensor.name, kind, size, shape, element))
             self.place(tensor, buffer)
@@ -177,7 +183,9 @@ class DramTensors:
     def packed(self, tensor: Tensor, buffer: SSAValue) -> Place:
         size = ELEMENT_BYTES[self.elements[tensor]]
         strides = {axis: step * size for axis, step in weights(self.order(tensor)).items()}
-        return Place(buffer, "dram", self.elements[tensor], strides)
+        plane = math.prod(axis.extent for axis in tensor.axes) * size
+        planes = planes_of(self.made.get(tensor))
+        return Place(buffer, "dram", self.elements[tensor], strides, planes=planes, plane_bytes=plane)
 
     def external(self, name: str, kind: ExternalClass, value: SSAValue, dtype: str | None) -> SSAValue:
         shape, element = g.shape_of(value), element_in(value)

@@ -75,11 +75,22 @@ class Fetched:
     dims: tuple[FetchDim, ...]
     gates: tuple[Gate, ...] = ()
     conditions: tuple[Affine, ...] = ()
+    offset: int = 0
+    plane_bytes: int = 0
+    """From one number of an element to the next, where it has several."""
 
     def end(self) -> End:
         """Where positions of its dimensions lie."""
         terms = (Term(Linear({k: 1}, dim.span.start * -1), dim.stride) for k, dim in enumerate(self.dims))
-        return End(self.buffer, tuple(terms))
+        return End(self.buffer, tuple(terms), self.offset)
+
+    def plane(self, number: int) -> Fetched:
+        """The box of one number of each element."""
+        return replace(self, offset=self.offset + number * self.plane_bytes)
+
+    def both(self) -> tuple[Fetched, Fetched]:
+        """The boxes of two numbers of each element."""
+        return self.plane(0), self.plane(1)
 
 
 def fetch(

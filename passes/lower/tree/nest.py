@@ -26,7 +26,7 @@ from frustum.passes.lower.tree.fetch import (
     passes_left,
     write_value,
 )
-from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, Work, coordinate
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Scratch, Want, Work, coordinate
 from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, through
 
@@ -165,11 +165,13 @@ class _Writer:
         operand = self.layer.operands[want.operand]
         element = self.part.elements[operand.pieces[0].tensor]
         dims, size = self.dims_of(want.dims, element)
-        buffer = self.code.allocate(want.memory, size, 2 if depth else 1)
-        into = Fetched(buffer, element, dims, self.part.gates)
+        buffer = self.code.allocate(want.memory, size * want.planes, 2 if depth else 1)
+        into = Fetched(buffer, element, dims, self.part.gates, plane_bytes=size)
         self.held[want.operand] = into
         fills = want.operand not in self.kernel.padded
-        fetch(self.code, self.engine(want), operand, into, self.part.places, fills=fills)
+        for k in range(want.planes):
+            places = lambda tensor, k=k: [place.plane(k) for place in self.part.places(tensor)]  # noqa: E731
+            fetch(self.code, self.engine(want), operand, into.plane(k), places, fills=fills)
 
     def dims_of(self, coordinates: Sequence[Position], element: Element) -> tuple[tuple[FetchDim, ...], int]:
         """Dimensions of a buffer without gaps, and its bytes."""
@@ -192,6 +194,7 @@ class _Writer:
         """Buffers of the result's piece, and of sums where they are wider."""
         element = self.part.elements[self.layer.result]
         self.out = self.buffer(element, 2 if depth else 1)
+        self.scratch = tuple(self.free(each) for each in self.kernel.scratch)
         self.acc: Fetched | None = None
         is_summed = any(loop.axis in self.summed for loop in self.loops)
         if is_summed and not self.part.sums.levels:
@@ -204,7 +207,12 @@ class _Writer:
 
     def buffer(self, element: Element, copies: int) -> Fetched:
         dims, size = self.dims_of([coordinate(axis) for axis in self.kernel.out], element)
-        return Fetched(self.code.allocate("nram", size, copies), element, dims)
+        buffer = self.code.allocate("nram", size * self.kernel.planes, copies)
+        return Fetched(buffer, element, dims, plane_bytes=size)
+
+    def free(self, scratch: Scratch) -> Fetched:
+        dims, size = self.dims_of([coordinate(axis) for axis in scratch.axes], scratch.element)
+        return Fetched(self.code.allocate("nram", size), scratch.element, dims)
 
     def go_on(self) -> None:
         """Sums that earlier passes have begun, from where they wait; in the first pass there are none.
@@ -253,19 +261,23 @@ class _Writer:
         held = held or self.out
         box = {axis: self.now[axis] for axis in self.layer.result.axes}
         steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
-        own = Place(held.buffer, "nram", held.element, steps, {axis: span.start for axis, span in box.items()})
+        origin = {axis: span.start for axis, span in box.items()}
+        own = Place(held.buffer, "nram", held.element, steps, origin, plane_bytes=held.plane_bytes)
         conditions = [] if passes is None else [passes - 1]
         if way == "out" and self.part.pieces.dealt is None and self.cores > 1:
             conditions.append(Affine(core=-1))  # all have made the same: one stores it
         ends = (own, place) if way == "out" else (place, own)
-        transfer(self.code, "mvdma", box, ends[0], ends[1], conditions)
+        for k in range(self.kernel.planes):
+            transfer(self.code, "mvdma", box, ends[0].plane(k), ends[1].plane(k), conditions)
 
     # ------------------------------------------------------------ instructions
 
     def work(self) -> Work:
         sums = self.part.sums
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
-        return Work(dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left)
+        return Work(
+            dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch
+        )  # fmt: skip
 
 
 def memory_of(want: Want) -> Memory:

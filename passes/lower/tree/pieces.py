@@ -81,7 +81,7 @@ class PieceCosts:
 
     def bytes_of(self, want: Want, extents: Extents) -> Any:
         """Of an operand in a piece."""
-        found: Any = self.size_of(want)
+        found: Any = self.size_of(want) * want.planes
         for coordinate in want.dims:
             own = coordinate.refined()
             reach = sum(abs(factor) * (extents[axis] - 1) for axis, factor in own.terms)
@@ -102,8 +102,12 @@ class PieceCosts:
             copies = 1 + self.is_cut(tuple(want.axes), extents)
             need[want.memory] = need[want.memory] + copies * (self.bytes_of(want, extents) + 16)
         result = math.prod(extents[axis] for axis in self.layer.result.axes)
-        width = size_of(self.elements[self.layer.result])
+        width = size_of(self.elements[self.layer.result]) * self.kernel.planes
         sums = 4 * result * self.is_cut(self.summed, extents)
+        if not self.layer.macs and any(not self.spans[axis].start.is_constant for axis in self.summed):
+            sums = sums + result * width + 16  # what passes before have made
+        for each in self.kernel.scratch:
+            sums = sums + math.prod(extents[axis] for axis in each.axes) * size_of(each.element) + 16
         core = self.target.core
         fits_nram = need["nram"] + 2 * result * width + sums + 32 <= core.nram.capacity_bytes
         return fits_nram & (need["wram"] <= core.wram.capacity_bytes)
@@ -208,12 +212,15 @@ class PieceChoice(PieceCosts):
 
         kernel = self.kernel
         wants = tuple(
-            (want.memory, self.size_of(want), tuple(
+            (want.memory, self.size_of(want) * want.planes, tuple(
                 tuple((place[axis], factor) for axis, factor in each.refined().terms) for each in want.dims))
             for want in kernel.wants
         )  # fmt: skip
-        spans = tuple((self.extents[a], self.inside[a], self.spans[a].limit is None) for a in self.axes)
-        own: tuple[Any, ...] = ()
+        spans = tuple(
+            (self.extents[a], self.inside[a], self.spans[a].limit is None, self.spans[a].start.is_constant)
+            for a in self.axes
+        )  # fmt: skip
+        own: tuple[Any, ...] = tuple(numbers(each.axes) for each in kernel.scratch)
         if isinstance(kernel, ProductKernel):
             f, w = kernel.factors, kernel.windows
             own = (

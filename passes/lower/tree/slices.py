@@ -21,7 +21,7 @@ from frustum.dialects.isa.program import Affine, Span
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
+from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import Spans, span_of, step_at
 
@@ -49,6 +49,7 @@ class SliceChoice:
 
     target: Target
     layer: Layer
+    kernels: Sequence[Kernel]
     spans: Spans
     tensors: Sequence[Tensor]
     homes: Callable[[Tensor], Place]
@@ -70,10 +71,11 @@ class SliceChoice:
         return found
 
     def ways(self) -> Iterator[Slices]:
-        whole = frozenset[Axis]().union(*(kernel.whole for kernel in kernels_of(self.layer)))
+        whole = frozenset[Axis]().union(*(kernel.whole for kernel in self.kernels))
+        adds = all(kernel.adds for kernel in self.kernels)
         for axis in self.layer.axes:
             extent = span_of(self.spans, axis).extent
-            may_be_cut = axis in self.layer.result.axes or self.layer.macs
+            may_be_cut = axis in self.layer.result.axes or adds
             if extent == 1 or axis.is_tap or axis in whole or not may_be_cut:
                 continue
             moving = frozenset(tensor for tensor in self.tensors if self.moves(tensor, axis))
@@ -107,9 +109,14 @@ class SliceChoice:
     def bytes_of(self, axis: Axis | None, step: int, moving: frozenset[Tensor]) -> int:
         """Of SRAM."""
         return sum(
-            _size(self.box(tensor, axis, step, moving)) * size_of(self.homes(tensor).element) * (1 + (tensor in moving))
+            _size(self.box(tensor, axis, step, moving)) * self.width(tensor) * (1 + (tensor in moving))
             for tensor in self.tensors
-        )  # fmt: skip
+        )
+
+    def width(self, tensor: Tensor) -> int:
+        """Bytes of an element."""
+        home = self.homes(tensor)
+        return size_of(home.element) * home.planes
 
     def way(self, axis: Axis | None, step: int, moving: frozenset[Tensor]) -> Slices:
         count = 1 if axis is None else ceil_div(span_of(self.spans, axis).extent, step)
@@ -125,7 +132,7 @@ class SliceChoice:
             part[axis] = replace(span_of(self.spans, axis), extent=step, limit=None)
         if axis is not None and axis not in self.layer.result.axes:
             result = self.boxes(self.layer.result, self.spans)
-            moved = 2 * count * _size(result) * size_of(self.homes(self.layer.result).element)
+            moved = 2 * count * _size(result) * self.width(self.layer.result)
             cores += moved / (self.target.cluster.cores * self.target.core.mvdma.bytes_per_cycle)
         cores += count * (self.computing(part) + self.target.cluster.sram.latency_cycles)
         return Slices(axis, step, moving, max(total, cores) + first)
@@ -141,7 +148,7 @@ class SliceChoice:
             if box[own].extent < own.extent:
                 break
         runs = ceil_div(_size(box) * size, run)
-        return runs * max(run, self.target.chip.dram.minimum_run_bytes)
+        return home.planes * runs * max(run, self.target.chip.dram.minimum_run_bytes)
 
 
 def _size(box: Mapping[Axis, Span]) -> int:

@@ -13,7 +13,8 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
 from frustum.dialects.plan.tree import Part
-from frustum.passes.lower.tree.externals import STATISTICS, DramTensors
+from frustum.passes.lower.tree.externals import DramTensors, planes_of
+from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, Roll
 from frustum.passes.lower.tree.places import Place, packed, transfer
@@ -35,6 +36,8 @@ class SramBuffers(LoopSpans):
     numbers: Mapping[str, int]
     here: dict[Tensor, list[Place]]
     used: int
+    at_once: set[Tensor]
+    """Statistics that one instruction makes together with what they are for."""
     rolls: list[Roll]
 
     # ------------------------------------------------------------ buffers
@@ -76,8 +79,7 @@ class SramBuffers(LoopSpans):
         )  # fmt: skip
 
     def planes(self, tensor: Tensor) -> int:
-        maker = self.network.maker.get(tensor)
-        return STATISTICS if maker is not None and maker.role == "sums" else 1
+        return planes_of(self.network.maker.get(tensor))
 
     def ring_of(self, box: Mapping[Axis, Span], roll: Roll) -> tuple[Axis, int] | None:
         """The axis along which a box rolls in a loop, and its positions; none where no pass needs what others had."""
@@ -149,8 +151,8 @@ class SramBuffers(LoopSpans):
             home, parts = self.dram.stored(tensor)
             if self.dram.parts.get(tensor):
                 conditions += self.once(tensor, box)
-            if home is not None:
-                transfer(self.code, "gdma", box, place, home, conditions)
+            for k in range(self.planes(tensor)) if home is not None else ():
+                transfer(self.code, "gdma", box, place.plane(k), home.plane(k), conditions)
             for part in parts:
                 part.store(self.code, box, place, conditions)
             return
@@ -160,7 +162,8 @@ class SramBuffers(LoopSpans):
         first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
         if gates and None not in gates and first is not None and not self.does_roll(box):
             conditions.append(Affine.index(first.level) - first.first)
-        transfer(self.code, "gdma", box, self.dram.of(tensor), place, conditions)
+        for k in range(self.planes(tensor)):
+            transfer(self.code, "gdma", box, self.dram.of(tensor).plane(k), place.plane(k), conditions)
         if not conditions and not place.has:
             self.dram.loaded(self.code, tensor, box, place)
 
@@ -192,7 +195,18 @@ class SramBuffers(LoopSpans):
     def is_made_anew(self, tensor: Tensor) -> bool:
         """Whether its readers make it themselves."""
         maker = self.network.maker.get(tensor)
-        return maker is not None and all(kernel.is_nothing for kernel in kernels_of(maker))
+        return maker is not None and all(kernel.is_nothing for kernel in self.kernels(maker))
+
+    def kernels(self, layer: Layer) -> list[Kernel]:
+        """The ways in which cores make a layer here."""
+        return kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once)
+
+    def statistics_of(self, layer: Layer) -> Tensor | None:
+        """What a norm or a softmax knows of its operand: the result of its first layer, which its second one reads."""
+        if layer.role == "sums":
+            return layer.result
+        makers = (self.network.maker.get(tensor) for tensor in self.read_by_in_order(layer))
+        return next((m.result for m in makers if m and m.role == "sums" and m.source is layer.source), None)
 
     def read_by(self, name: str) -> set[Tensor]:
         return {piece.tensor for operand in self.layers[name].operands for piece in operand.pieces}

@@ -58,6 +58,7 @@ class PlanWalk(Computes):
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
         self.known: Known = {}
+        self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
 
     # ------------------------------------------------------------ nodes
@@ -172,7 +173,7 @@ class PlanWalk(Computes):
             self.here[tensor].append(self.in_storage(tensor, self.tensors[resident.storage_of]))
             return 0
         box = self.box_of(tensor, names, made)
-        size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor])
+        size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
         is_ahead = not is_late and self.code.stage > 0 and size <= room

@@ -29,6 +29,8 @@ class Want:
     operand: int
     memory: Memory
     dims: tuple[Position, ...]
+    planes: int = 1
+    """Numbers of an element."""
 
     @cached_property
     def axes(self) -> frozenset[Axis]:
@@ -51,6 +53,7 @@ class Work:
     level: int | None = None
     is_continued: bool = False
     left: Affine | None = None
+    scratch: tuple[Fetched, ...] = ()
 
     def span(self, axis: Axis) -> Span:
         return span_of(self.spans, axis)
@@ -81,6 +84,8 @@ class Kernel(ABC):
     """Operands beyond whose ends instructions know what to take."""
     may_split: bool = False
     """Whether an axis that is clipped may begin a dimension of its own."""
+    planes: int = 1
+    """Numbers of an element of the result."""
 
     @abstractmethod
     def write(self, code: Code, work: Work) -> None:
@@ -89,6 +94,11 @@ class Kernel(ABC):
     @abstractmethod
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         """Axes that share a dimension of an instruction, outermost first."""
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """Further buffers of a piece."""
+        return ()
 
     @property
     def adds(self) -> bool:
@@ -156,7 +166,7 @@ def stride_of(held: Fetched, axes: Sequence[Axis], code: Code, work: Work) -> in
 
 def view_of(code: Code, work: Work, held: Fetched, dims: Sequence[Sequence[Axis]]) -> View:
     """A buffer with these axes as the four dimensions; of dimensions it has not the stride is 0."""
-    return View(held.element, ZERO, tuple(stride_of(held, axes, code, work) for axes in dims))
+    return View(held.element, Affine(held.offset), tuple(stride_of(held, axes, code, work) for axes in dims))
 
 
 def padded(groups: Iterable[Sequence[Axis]]) -> list[tuple[Axis, ...]]:

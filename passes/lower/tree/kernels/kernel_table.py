@@ -15,6 +15,14 @@ from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.functions import Pooling, Reduction
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, coordinate
+from frustum.passes.lower.tree.kernels.norms import (
+    MomentsKernel,
+    NormalisedKernel,
+    NormKernel,
+    PowersKernel,
+    SharesKernel,
+    StatisticsKernel,
+)
 from frustum.passes.lower.tree.kernels.products import product_kernels
 from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
 from frustum.passes.lower.tree.kernels.vectors import (
@@ -34,14 +42,18 @@ from frustum.passes.lower.tree.kernels.vectors import (
 from frustum.passes.lower.tree.kernels.windows import is_padded, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
 
+STATISTICS = 2
+"""Numbers of an element of what is known of a norm's or a softmax's operand."""
 Makes = Callable[[Layer], Iterator[Kernel]]
 
 
-def kernels_of(layer: Layer) -> list[Kernel]:
-    """The ways in which cores make a layer.  NotLowered where there is none."""
+def kernels_of(layer: Layer, *, is_parted: bool = False) -> list[Kernel]:
+    """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept.
+    NotLowered where there is none."""
     found = None
     if not any(operand.is_all for operand in layer.operands):
-        found = KERNELS.get((type(layer.source), layer.role))  # type: ignore[arg-type]
+        kind = type(layer.source), layer.role
+        found = (PARTED.get(kind) if is_parted else None) or KERNELS.get(kind)  # type: ignore[arg-type]
     kernels = [] if found is None else list(found(layer))
     if not kernels:
         what = getattr(layer.source, "name", "no operation")
@@ -84,6 +96,22 @@ def _normalise(layer: Layer) -> Iterator[Kernel]:
     known = axes_of(layer.operands[1])
     wants = tuple(plain_want(layer, k, layer.axes) for k in range(len(layer.operands)) if k != 1)
     yield NormaliseKernel(layer, wants, layer.result.axes, frozenset(layer.result.axes) - known)
+
+
+def _statistics(kernel: type[StatisticsKernel]) -> Makes:
+    def made(layer: Layer) -> Iterator[Kernel]:
+        axes = layer.result.axes
+        yield kernel(layer, _elements(layer), axes, planes=STATISTICS, kept=frozenset(axes))
+
+    return made
+
+
+def _with_statistics(kernel: type[NormKernel]) -> Makes:
+    def made(layer: Layer) -> Iterator[Kernel]:
+        wants = tuple(replace(e, planes=STATISTICS if e.operand == 1 else 1) for e in _elements(layer))
+        yield kernel(layer, wants, layer.result.axes, kept=axes_of(layer.operands[1]))
+
+    return made
 
 
 def _lrn(layer: Layer) -> Iterator[Kernel]:
@@ -163,3 +191,10 @@ KERNELS: dict[tuple[type[Operation], str], Makes] = {
     (g.BinaryOp, ""): _binary,
 }
 """Operation and role of a layer -> its kernels."""
+PARTED: dict[tuple[type[Operation], str], Makes] = {
+    (g.SoftmaxOp, "sums"): _statistics(PowersKernel),
+    (g.SoftmaxOp, ""): _with_statistics(SharesKernel),
+    (g.NormaliseOp, "sums"): _statistics(MomentsKernel),
+    (g.NormaliseOp, ""): _with_statistics(NormalisedKernel),
+}
+"""The same where statistics are kept."""

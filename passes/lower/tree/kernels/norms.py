@@ -1,0 +1,208 @@
+# Tests: test/passes/lower/tree/test_norms.py
+"""Norms and softmax with statistics that are kept: two f32 numbers of each position that stays, made in pieces of what
+they are of, and joined over passes of loops; and what these make of every element."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from frustum.dialects import isa
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.isa.program import Act, Affine, Box
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.fetch import Fetched
+from frustum.passes.lower.tree.kernels.kernel import Scratch, Work, view_of
+from frustum.passes.lower.tree.kernels.products import limited_box
+from frustum.passes.lower.tree.kernels.vectors import ElementKernel
+
+LARGEST = 3.0e38
+"""Maxima are no less than its negative, so that what is -inf has the power 0."""
+Dims = list[tuple[Axis, ...]]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Instructions on buffers whose positions lie along the same dimensions."""
+
+    code: Code
+    work: Work
+    dims: Dims
+    box: Box
+
+    def unary(self, kind: str, x: Fetched, out: Fetched, alpha: float = 0.0, beta: float = 0.0) -> None:
+        """Adds a function of each element."""
+        made = isa.Unary(kind=kind, in_view=self.view(x), out_view=self.view(out), box=self.box, alpha=alpha, beta=beta)
+        self.code.emit(made, x.buffer, out.buffer)
+
+    def binary(self, kind: str, a: Fetched, b: Fetched, out: Fetched, act: Act | None = None) -> None:
+        """Adds a function of two elements."""
+        views = self.view(a), self.view(b), self.view(out)
+        made = isa.Binary(kind=kind, a_view=views[0], b_view=views[1], out_view=views[2], box=self.box, act=act)
+        self.code.emit(made, a.buffer, b.buffer, out.buffer)
+
+    def view(self, held: Fetched) -> Any:
+        return view_of(self.code, self.work, held, self.dims)
+
+    def limited(self, passes: Affine) -> Vectors:
+        """The same where this number is 1 or more."""
+        return Vectors(self.code, self.work, self.dims, limited_box(self.box, passes))
+
+
+@dataclass(frozen=True)
+class NormKernel(ElementKernel):
+    """Kernels of norms and softmax; `kept`: the axes of their statistics."""
+
+    kept: frozenset[Axis] = frozenset()
+
+    def all(self, code: Code, work: Work) -> Vectors:
+        """A piece."""
+        dims = self.dims(code, work)
+        return Vectors(code, work, dims, self.box(code, work, dims))
+
+    def of_kept(self, code: Code, work: Work) -> Vectors:
+        """Numbers of the positions of a piece that stay."""
+        dims = [tuple(axis for axis in own if axis in self.kept) for own in self.dims(code, work)]
+        return Vectors(code, work, dims, self.box(code, work, dims))
+
+    def scratches(self, count: int) -> tuple[Scratch, ...]:
+        """An f32 buffer of a piece, and so many of what stays of it."""
+        kept = tuple(axis for axis in self.layer.axes if axis in self.kept)
+        return Scratch(self.layer.axes, "f32"), *([Scratch(kept, "f32")] * count)
+
+
+@dataclass(frozen=True)
+class StatisticsKernel(NormKernel):
+    """Two numbers of what is reduced, which stand in the result's two planes."""
+
+    @property
+    def adds(self) -> bool:
+        """They are reduced one after the other."""
+        return True
+
+    def reduce(self, code: Code, work: Work, kind: str, x: Fetched, out: Fetched) -> None:
+        """Adds a piece to what the loop over pieces has reduced before."""
+        own = self.all(code, work)
+        axes = self.over(own.dims, frozenset(self.layer.combine) - self.kept)
+        made = isa.Reduce(
+            kind=kind, in_view=own.view(x), out_view=own.view(out), axes=axes, box=own.box, accumulate=work.level
+        )
+        code.emit(made, x.buffer, out.buffer)
+
+
+@dataclass(frozen=True)
+class MomentsKernel(StatisticsKernel):
+    """The sum of elements, and that of their squares."""
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """Squares."""
+        return self.scratches(0)
+
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
+        x, squares = work.operands[0], work.scratch[0]
+        self.reduce(code, work, "sum", x, work.out.plane(0))
+        self.all(code, work).binary("mul", x, x, squares)
+        self.reduce(code, work, "sum", squares, work.out.plane(1))
+
+    def join(self, code: Code, work: Work, before: Fetched, begun: Affine) -> None:
+        """Adds the sums of passes before, where `begun` is 1 or more."""
+        own = self.of_kept(code, work).limited(begun)
+        for k in range(self.planes):
+            own.binary("add", work.out.plane(k), before.plane(k), work.out.plane(k))
+
+
+@dataclass(frozen=True)
+class PowersKernel(StatisticsKernel):
+    """The maximum, and the sum of powers below it: with a larger maximum the sum of pieces before is less."""
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """Powers, and of each sum the factor of what was there before."""
+        return self.scratches(1)
+
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
+        x, (powers, factor), (most, total) = work.operands[0], work.scratch, work.out.both()
+        own, kept = self.all(code, work), self.of_kept(code, work)
+        later = None if work.level is None else kept.limited(Affine.index(work.level))
+        if later is not None:
+            later.unary("identity", most, factor)
+        self.reduce(code, work, "max", x, most)
+        kept.unary("clip", most, most, -LARGEST, LARGEST)
+        if later is not None:
+            later.binary("sub", factor, most, factor)
+            later.unary("exp", factor, factor)
+            later.binary("mul", total, factor, total)
+        own.binary("sub", x, most, powers)
+        own.unary("exp", powers, powers)
+        self.reduce(code, work, "sum", powers, total)
+
+    def join(self, code: Code, work: Work, before: Fetched, begun: Affine) -> None:
+        """Both sums below the larger maximum, where `begun` is 1 or more."""
+        own, (_, factor), (most, total) = self.of_kept(code, work).limited(begun), work.scratch, work.out.both()
+        known, earlier = before.both()
+        own.binary("max", known, most, factor)
+        for each, its in ((known, earlier), (most, total)):
+            own.binary("sub", each, factor, each)
+            own.unary("exp", each, each)
+            own.binary("mul", its, each, its)
+        own.unary("identity", factor, most)
+        own.binary("add", total, earlier, total)
+
+
+@dataclass(frozen=True)
+class NormalisedKernel(NormKernel):
+    """Every element less the mean, divided by the deviation, with a scale and a shift."""
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """Elements on the way; means, their squares, deviations."""
+        return self.scratches(3)
+
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
+        op: Any = self.layer.source
+        x, (wide, mean, square, factor) = work.operands[0], work.scratch
+        kept, own = self.of_kept(code, work), self.all(code, work)
+        total, squares = work.operands[1].both()
+        share = math.prod(axis.extent for axis in self.kept) / math.prod(a.extent for a in self.layer.result.axes)
+        kept.unary("affine", squares, factor, share)
+        if not op.rms:
+            kept.unary("affine", total, mean, share)
+            kept.binary("mul", mean, mean, square)
+            kept.binary("sub", factor, square, factor)
+            kept.unary("clip", factor, factor, 0.0, LARGEST)
+        kept.unary("affine", factor, factor, 1.0, op.epsilon)
+        kept.unary("sqrt", factor, factor)
+        kept.unary("reciprocal", factor, factor)
+        steps = [] if op.rms else [("sub", mean)]
+        steps.append(("mul", factor))
+        extra = [work.operands[k] for k in (2, 3) if k in work.operands]
+        steps += zip(("mul", "add"), extra, strict=False)
+        for k, (kind, other) in enumerate(steps):
+            is_last = k == len(steps) - 1
+            own.binary(kind, wide if k else x, other, work.out if is_last else wide, self.act if is_last else None)
+
+
+@dataclass(frozen=True)
+class SharesKernel(NormKernel):
+    """Powers below the maximum, divided by their sum."""
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """Powers."""
+        return self.scratches(0)
+
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
+        x, (powers,), (most, total) = work.operands[0], work.scratch, work.operands[1].both()
+        own = self.all(code, work)
+        own.binary("sub", x, most, powers)
+        own.unary("exp", powers, powers)
+        own.binary("div", powers, total, work.out)
+
+
+__all__ = ["MomentsKernel", "NormalisedKernel", "PowersKernel", "SharesKernel"]
