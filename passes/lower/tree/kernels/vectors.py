@@ -25,6 +25,7 @@ from frustum.passes.lower.tree.kernels.kernel import (
     coordinate,
     joined_span,
     padded,
+    placed_span,
     view_of,
 )
 from frustum.passes.lower.tree.kernels.windows import Window, window_of
@@ -265,7 +266,7 @@ class PoolKernel(Kernel):
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                span, stride = window_of(self.layer, window.coordinate, held.dims)
+                span, stride = window_of(self.layer, 0, window.coordinate, held.dims)
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
                 span, stride = joined_span(code, axes, work), 0
@@ -309,13 +310,18 @@ class ResizeKernel(Kernel):
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self.four
 
+    def dense(self) -> Sequence[tuple[Axis, ...]]:
+        return [axes for axes, position in zip(self.four[2:], self.read, strict=True) if position is not None]
+
     def write(self, code: Code, work: Work) -> None:
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
         held, shape = work.operands[0], g.shape_of(op.x)
         view = view_of(code, work, held, self.four)
-        strides, spans = list(view.strides), []
+        strides, spans, boxes = list(view.strides), [], [joined_span(code, axes, work) for axes in self.four]
         for number, position in enumerate(self.read):
+            if position is not None:
+                boxes[2 + number] = placed_span(code, self.four[2 + number], work)
             dim = next((d for d in held.dims if position is not None and d.coordinate == position), None)
             if dim is None:
                 span = joined_span(code, self.four[2 + number], work)
@@ -325,6 +331,6 @@ class ResizeKernel(Kernel):
         made = isa.Resize(
             mode=str(op.mode), rounding=str(op.rounding), scale=tuple(op.scale), offset=tuple(op.offset),
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
-            rows=spans[0], cols=spans[1], box=Box.of(*(joined_span(code, axes, work) for axes in self.four)),
+            rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)

@@ -81,10 +81,10 @@ def factor_of(position: Position, coordinate: Position) -> int:
     return factors.pop() if len(factors) == 1 and own.keys() == terms.keys() else 0
 
 
-def window_of(layer: Layer, coordinate: Position, dims: Sequence[FetchDim]) -> tuple[Span, int]:
-    """Positions that windows read of their operand, 0 being the first that is there, and bytes between them."""
+def window_of(layer: Layer, operand: int, coordinate: Position, dims: Sequence[FetchDim]) -> tuple[Span, int]:
+    """Positions that windows read of an operand, 0 being the first that is there, and bytes between them."""
     dim = next(dim for dim in dims if dim.coordinate == coordinate)
-    ranges = [own for operand in layer.operands for piece in operand.pieces if (own := inside(piece, coordinate))]
+    ranges = [own for piece in layer.operands[operand].pieces if (own := inside(piece, coordinate))]
     low, high = coordinate.hull({})
     if ranges:
         low, high = min(first for first, _ in ranges), max(stop for _, stop in ranges)
