@@ -197,7 +197,7 @@ class _Raw:
         return self.divisor * (self.extent if is_often else 1)
 
     def clips(self, reach: _Reach) -> Iterator[Clip]:
-        if reach.factor:
+        if reach.factor or self.bend != "wrap":
             yield Clip(reach.value, reach.size)
         if self.guard is not None:
             size, is_filled = self.guard.stop - self.guard.start, self.guard.fill is not None
