@@ -85,9 +85,11 @@ class Affine:
 
     def digit(self, weight: int, extent: int, *, is_first: bool) -> Affine | None:
         """The position along an axis of `extent` that steps by `weight` in the dimension; `is_first`: no axis is
-        outside it. Where terms carry into each other it is rounded. None where this position is bent."""
+        outside it. Where terms carry into each other it is rounded. None where this position is bent, but for one that
+        goes around whole axes."""
         if self.bend:
-            return None
+            is_whole = self.bend == "wrap" and self.extent % (weight * extent) == 0
+            return replace(self, divisor=self.divisor * weight, extent=extent) if is_whole else None
         if self.divisor == 1 and any(c < 0 for _, c in self.terms):
             falling = self._falling_digit(weight, extent, is_first=is_first)
             if falling is not None:

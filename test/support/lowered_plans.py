@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import plan_nets
 from stops import run_module
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -12,12 +13,21 @@ from frustum.backend import targets
 from frustum.backend.compile import built
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects.graph import networks_of
-from frustum.dialects.module import DTYPE, TARGET
+from frustum.dialects.module import TARGET
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.dialect import plan_op
+from frustum.dialects.plan.parse import extents_of, read_plan
 from frustum.dialects.target import to_attribute
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count as counted_of_run
+
+
+def case(build, text=""):
+    """A network of `plan_nets`, with a plan in braces."""
+    found = plan_nets.case(build)
+    if text:
+        found.plan = read_plan(f'plan @net for "edge" {{ {text} }}', lambda _: extents_of(found.axes), "plan").node
+    return found
 
 
 def machine(name="edge", sram_bytes=None, cores=None):
@@ -57,4 +67,4 @@ def dram_bytes(machine_of_plan, target):
     return found.dram_read_bytes + found.dram_write_bytes - found.dram_bytes_by_class["other"]
 
 
-__all__ = ["DTYPE", "check_lowered", "dram_bytes", "executable_of", "machine"]
+__all__ = ["case", "check_lowered", "dram_bytes", "executable_of", "machine"]

@@ -15,6 +15,7 @@ from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
+from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import LayerPart, Pieces, Sums
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
@@ -33,6 +34,7 @@ class Computes(SramBuffers):
 
     capacity: int
     known: Known
+    known_steps: dict[Layer, Mapping[Axis, int]]
     used: int
 
     def compute(self, node: Compute, made: Made, held: Held) -> None:
@@ -71,7 +73,7 @@ class Computes(SramBuffers):
         chosen = SliceChoice(
             self.code.target, layer, spans, tensors, self.dram.form, own_boxes, self.capacity - self.used,
             self.code.depth,
-            lambda part: self.pieces(layer, part, math.inf).cycles,
+            lambda part: self.pieces(layer, part, math.inf).cycles, self.steps(layer),
         ).best()  # fmt: skip
         axis, step, moving = chosen.axis, chosen.step, chosen.moving
         count = 1 if axis is None else ceil_div(span_of(spans, axis).extent, step)
@@ -133,7 +135,7 @@ class Computes(SramBuffers):
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
             if cut:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
-            best = PieceChoice(self.code, kernel, spans, self.elements, self.known).best()
+            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, self.steps(layer)).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
         if found is None and none is not None:
@@ -141,3 +143,9 @@ class Computes(SramBuffers):
         if found is None:
             raise NotLowered(f"{layer.name}: no piece of it fits the cores")
         return found
+
+    def steps(self, layer: Layer) -> Mapping[Axis, int]:
+        """Of axes of a layer the multiples by which loops may move it."""
+        if layer not in self.known_steps:
+            self.known_steps[layer] = steps_of(layer, self.dram.order)
+        return self.known_steps[layer]

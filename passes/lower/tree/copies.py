@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from xdsl.ir import SSAValue
@@ -145,7 +146,7 @@ class _Writer:
     def four(self, dims: list[CopyDim], conditions: list[Affine]) -> list[CopyDim]:
         """Four dimensions, with limits that leave nothing where a condition is negative."""
         found = [*([CopyDim(Span(ZERO, 1, 1), Side(0), Side(0))] * (DIMENSIONS - len(dims))), *dims]
-        left = list(conditions)
+        left = strictest(self.code, conditions)
         for number, dim in reversed(list(enumerate(found))):
             if left and dim.span.limit is None:
                 last = self.code.extremes(dim.span.start)[1] + dim.span.extent
@@ -154,6 +155,23 @@ class _Writer:
         if left:
             raise NotLowered("a copy that is made in some passes only, by more conditions than it has dimensions")
         return found
+
+
+def strictest(code: Code, conditions: Iterable[Affine]) -> list[Affine]:
+    """Conditions without those that hold where another one does."""
+    found = list[Affine]()
+    for condition in map(_reduced, conditions):
+        if code.extremes(condition)[0] >= 0 or any(code.extremes(condition - other)[0] >= 0 for other in found):
+            continue
+        found = [other for other in found if code.extremes(other - condition)[0] < 0] + [condition]
+    return found
+
+
+def _reduced(value: Affine) -> Affine:
+    """The least numbers that are negative where these are."""
+    factor = math.gcd(*value.loops, value.core, value.cluster) or 1
+    loops = tuple(each // factor for each in value.loops)
+    return Affine(value.base // factor, loops, value.cluster // factor, value.core // factor)
 
 
 def _view(element: Element, sides: Sequence[Side], base: Affine) -> View:

@@ -24,7 +24,17 @@ from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import CopyDim, Side, copy
 from frustum.passes.lower.tree.layouts import digits_of, runs_of
 from frustum.passes.lower.tree.places import Place, Run
-from frustum.passes.lower.tree.regions import Clip, End, Linear, Region, Term, can_fill, move
+from frustum.passes.lower.tree.regions import (
+    Clip,
+    End,
+    Linear,
+    Region,
+    Term,
+    can_fill,
+    first_from,
+    is_divisible,
+    move,
+)
 from frustum.passes.lower.tree.spans import NotLowered, divided
 
 PlacesOf = Callable[[Tensor], Sequence[Place]]
@@ -97,13 +107,45 @@ def _fill(
     known = {guard.fill for piece in filled for guard in piece.guards if guard.fill is not None}
     if not known:
         return None
-    if len(known) > 1:
-        raise NotLowered(f"an operand with several values beyond its ends: {sorted(map(str, known))}")
-    (fill,), (first, *others) = known, parts
-    if not others and can_fill(code, first.region, first.src, first.dst):
+    if len(known) > 1 and len(operand.pieces) > 1:
+        raise NotLowered(f"several tensors with several values beyond their ends: {sorted(map(str, known))}")
+    (fill, *more), (first, *others) = known, parts
+    if not others and not more and can_fill(code, first.region, first.src, first.dst):
         return fill
-    write_value(code, engine, first.src.buffer, into, fill)
+    write_values(code, engine, first.src.buffer, into, [g for g in first.piece.guards if g.fill is not None])
     return None
+
+
+def write_values(code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, guards: Sequence[Guard]) -> None:
+    """The values that stand beyond ends in a core's buffer: that of the last guard everywhere, then of each before it what
+    is beyond, as the first one decides.  `near`: any buffer that the engine reads."""
+    assert guards[-1].fill is not None
+    write_value(code, engine, near, into, guards[-1].fill)
+    for guard in reversed(guards[:-1] if len({each.fill for each in guards}) > 1 else ()):
+        value = linear(guard.position, into.dims)
+        for beyond in (-value + (guard.start - 1), value + -guard.stop):
+            _write_beyond(code, engine, near, into, guard.fill or 0.0, beyond)
+
+
+def _write_beyond(
+    code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, value: float, beyond: Linear
+) -> None:  # fmt: skip
+    """A value where a sum is 0 or more, counted from the side on which that is."""
+    if Region.of([dim.span for dim in into.dims]).extremes(code, beyond)[1] < 0:
+        return
+    ((number, factor),) = beyond.factors.items()
+    if not is_divisible(beyond.rest, factor):
+        raise NotLowered("values beyond ends that loops move by parts of a position")
+    dims = list[CopyDim]()
+    for k, dim in enumerate(into.dims):
+        extent, side, limit = dim.span.extent, Side(dim.stride), None
+        if k == number and factor < 0:  # positions from the first on
+            limit = first_from(beyond.rest * -1, factor) - dim.span.start
+        elif k == number:  # from the last down
+            limit = dim.span.start + extent - first_from(beyond.rest * -1, factor)
+            side = Side(-dim.stride, Affine((extent - 1) * dim.stride))
+        dims.append(CopyDim(Span(ZERO, extent, extent, limit), Side(0), side))
+    copy(code, engine, (near, into.buffer), into.element, [CopyDim(Span(ZERO, 1, 0), Side(0), Side(0)), *dims], value)
 
 
 def write_value(
@@ -197,8 +239,7 @@ class _Raw:
         return self.divisor * (self.extent if is_often else 1)
 
     def clips(self, reach: _Reach) -> Iterator[Clip]:
-        if reach.factor or self.bend != "wrap":
-            yield Clip(reach.value, reach.size)
+        yield Clip(reach.value, reach.size)
         if self.guard is not None:
             size, is_filled = self.guard.stop - self.guard.start, self.guard.fill is not None
             yield Clip(reach.position + -self.guard.start, size, is_filled)
@@ -254,7 +295,7 @@ class _Piece:
         if not raw.bend or (low >= 0 and high < extent):
             yield _Reach(value, None if raw.guard is not None else extent, 1, 0)
         elif raw.bend == "wrap" and value.is_multiple(extent):
-            yield _Reach(value, None, 0, low % extent)
+            yield _Reach(Linear(), None, 0, low % extent)
         elif raw.bend == "wrap":
             for turn in range(low // extent, high // extent + 1):
                 yield _Reach(value + -turn * extent, extent, 1, 0)

@@ -7,11 +7,13 @@ any number of positions only where these axes lie one behind the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.access import Bend, Piece, digits
 from frustum.dialects.axes.axis import Axis, extent_of
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.passes.lower.tree.spans import NotLowered
 
@@ -77,6 +79,21 @@ def runs_of(piece: Piece) -> Iterator[tuple[Order, Position]]:
 def is_digit(outer: Position, inner: Position, weight: int) -> bool:
     """Whether a position counts how often another one has gone around `weight` of its steps."""
     return outer.terms == inner.terms and outer.offset == inner.offset and outer.divisor == weight
+
+
+def steps_of(layer: Layer, order: Callable[[Tensor], Order]) -> dict[Axis, int]:
+    """Of axes of a layer the multiples by which loops may move it, so that rounded positions move by whole ones."""
+    found = dict[Axis, int]()
+    for piece in (piece for operand in layer.operands for piece in operand.pieces):
+        positions = [guard.position.refined() for guard in piece.guards]
+        for run, position in runs_of(piece):
+            parts = [(run, position)] if is_together(order(piece.tensor), run) else digits_of(run, position)
+            positions += [each for _, each in parts]
+        for position in positions:
+            period = position.divisor * (position.extent if position.bend == "wrap" else 1)
+            for axis, factor in position.terms:
+                found[axis] = math.lcm(found.get(axis, 1), period // math.gcd(factor, period))
+    return {axis: step for axis, step in found.items() if step > 1}
 
 
 def digits_of(run: Order, position: Position) -> Iterator[tuple[Order, Position]]:

@@ -97,6 +97,7 @@ class _Writer:
         self.out_depth: int = max((k + 1 for k, own in enumerate(self.loops) if own.axis not in self.summed), default=0)
         self.level: int | None = None
         self.is_continued: bool = False
+        self.before: Fetched | None = None
         if any(loop.axis in self.summed for loop in self.loops[: self.out_depth]):
             raise NotLowered(f"{self.layer.name}: a loop over sums around one over results")
 
@@ -195,9 +196,11 @@ class _Writer:
         is_summed = any(loop.axis in self.summed for loop in self.loops)
         if is_summed and not self.part.sums.levels:
             wide: Element = ACCUMULATORS.get(element, "f32") if self.layer.macs else "f32"
-            self.acc = self.buffer(wide, 1)
-        if self.part.sums.levels:
+            self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
+        if self.part.sums.levels and self.layer.macs:
             self.go_on()
+        elif self.part.sums.levels:
+            self.reduce_on(is_summed)
 
     def buffer(self, element: Element, copies: int) -> Fetched:
         dims, size = self.dims_of([coordinate(axis) for axis in self.kernel.out], element)
@@ -223,6 +226,15 @@ class _Writer:
         for place in self.part.targets:
             self.move(place, "in", begun, self.acc)
 
+    def reduce_on(self, is_summed: bool) -> None:
+        """What earlier passes have reduced, to be joined with what this one makes."""
+        element = self.part.elements[self.layer.result]
+        if is_summed and self.acc is None:
+            self.acc = self.out if element == "f32" else self.buffer("f32", 1)
+        self.before = self.buffer(element, 1)
+        for place in self.part.targets:
+            self.move(place, "in", passes_before(self.part.sums.levels), self.before)
+
     def clear(self, passes: Affine) -> None:
         """Zeros in the sums of a piece, where this number is 1."""
         assert self.acc is not None
@@ -230,12 +242,11 @@ class _Writer:
 
     def leave(self) -> None:
         if self.acc is not None and self.acc is not self.out and not self.layer.macs:
-            self.narrow()
+            self.kernel.narrow(self.code, self.work())
+        if self.before is not None:
+            self.kernel.join(self.code, self.work(), self.before, passes_before(self.part.sums.levels))
         for place in self.part.targets:
             self.move(place, "out")
-
-    def narrow(self) -> None:
-        raise NotLowered(f"{self.layer.name}: a reduction in pieces")
 
     def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
         """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""

@@ -8,7 +8,7 @@ pieces of a core, and what copies take, which go on meanwhile.  All candidates a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
@@ -171,12 +171,15 @@ class PieceChoice(PieceCosts):
     """The pieces of one part of a layer; `known`: those of parts that were alike."""
 
     known: Known
+    steps: Mapping[Axis, int]
+    """Of axes the multiples that pieces are of."""
 
     def __init__(
-        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known
-    ) -> None:
+        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
+        steps: Mapping[Axis, int],
+    ) -> None:  # fmt: skip
         super().__init__(code, kernel, spans, elements)
-        self.known = known
+        self.known, self.steps = known, steps
 
     def best(self) -> Candidate | None:
         """The candidate with the fewest cycles; None where no piece fits."""
@@ -220,8 +223,9 @@ class PieceChoice(PieceCosts):
             )  # fmt: skip
         return (
             type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
-            tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())), numbers(self.layer.result.axes), numbers(self.summed),
-            size_of(self.elements[self.layer.result]), own,
+            tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())),
+            numbers(self.layer.result.axes), numbers(self.summed),
+            size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),
         )  # fmt: skip
 
     def numbered(self, found: Candidate) -> tuple[tuple[int, ...], int, tuple[int, ...], float]:
@@ -263,11 +267,16 @@ class PieceChoice(PieceCosts):
         if dealt is not None:
             base[dealt] = -(-base[dealt] // self.code.cores)
         ranked = sorted(self.free, key=lambda axis: -base[axis])
-        ways = [_halves(base[axis]) if k < CUT else [base[axis], 1] for k, axis in enumerate(ranked)]
+        ways = [self.even(axis, _halves(base[axis]) if k < CUT else [base[axis], 1]) for k, axis in enumerate(ranked)]
         grid = np.meshgrid(*(np.array(way, np.int64) for way in ways), indexing="ij") if ways else []
         size = grid[0].size if grid else 1
         found = {axis: np.full(size, base[axis], np.int64) for axis in self.axes}
         return found | {axis: each.reshape(-1) for axis, each in zip(ranked, grid, strict=True)}
+
+    def even(self, axis: Axis, extents: Iterable[int]) -> list[int]:
+        """The next multiples, but for all positions."""
+        step, most = self.steps.get(axis, 1), self.extents[axis]
+        return [*dict.fromkeys(each if each == most else min(most, -(-each // step) * step) for each in extents)]
 
     def orders(self) -> Iterator[tuple[Axis, ...]]:
         """Loops: positions outside of channels, or the other way; sums inside."""
@@ -289,7 +298,7 @@ class PieceChoice(PieceCosts):
         size = len(next(iter(extents.values())))
         found = np.ones(size, bool)
         cut = sum((extents[axis] < self.extents[axis]).astype(int) for axis in self.summed) if self.summed else 0
-        found &= np.asarray(cut) <= (1 if self.layer.macs else 0)
+        found &= np.asarray(cut) <= int(self.kernel.adds)
         clipped = {axis: self.is_clipped(axis, extents, dealt) for axis in self.axes}
         for axis in self.axes:
             if self.spans[axis].limit is not None and not self.inside[axis]:
@@ -308,7 +317,10 @@ class PieceChoice(PieceCosts):
             before = np.zeros(size, bool)
             for axis in group:
                 is_live = (extents[axis] > 1) | clipped[axis]
-                found &= ~(before & is_live & clipped[axis])
+                if kernel.may_split:
+                    live += before & clipped[axis]
+                else:
+                    found &= ~(before & is_live & clipped[axis])
                 found &= ~(before & is_live & ~self.is_dense(axis, group, extents))
                 before |= is_live
             live += before

@@ -234,7 +234,7 @@ def _ends(code: Code, region: Region) -> dict[int, _Ends | None]:
             for end, is_cutting in ((0, low < 0), (each.size or 0, each.is_beyond(high))):
                 if is_cutting:
                     (lows if (not end) == (factor > 0) else highs)[number].append(
-                        _Bound(_first_from(each.value.rest * -1 + end, factor), each.is_filled)
+                        _Bound(first_from(each.value.rest * -1 + end, factor), each.is_filled)
                     )
     return {
         number: _ends_of(code, start, extent, lows[number], highs[number])
@@ -242,7 +242,7 @@ def _ends(code: Code, region: Region) -> dict[int, _Ends | None]:
     }
 
 
-def _first_from(value: Affine, factor: int) -> Affine:
+def first_from(value: Affine, factor: int) -> Affine:
     """The first position whose multiple is `value` or more; for a negative factor the first whose is less."""
     size = abs(factor)
     loops = tuple(each // factor for each in value.loops)

@@ -58,6 +58,8 @@ class SliceChoice:
     """Loops that are open."""
     computing: Callable[[Spans], float]
     """Cycles of the cores for a part."""
+    even: Mapping[Axis, int]
+    """Of axes the multiples that slices are of."""
 
     def best(self) -> Slices:
         """DoesNotFit where no slice fits."""
@@ -85,7 +87,8 @@ class SliceChoice:
         while step >= 1 and self.bytes_of(axis, step, moving) > self.room:
             step = step // 2 if step <= LINES else max(LINES, step // 2 // LINES * LINES)
         while step >= 1:
-            yield step
+            if step == extent or step % self.even.get(axis, 1) == 0:
+                yield step
             step = 0 if step <= LINES else max(LINES, step // 2 // LINES * LINES)
 
     def moves(self, tensor: Tensor, axis: Axis) -> bool:

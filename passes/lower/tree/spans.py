@@ -38,6 +38,13 @@ def span_of(spans: Spans, axis: Axis) -> Span:
     return spans.get(axis) or whole(axis)
 
 
+def common(a: Span, b: Span) -> Span:
+    """What two spans that no loop moves have in common."""
+    first = max(a.start.base, b.start.base)
+    stop = min(a.start.base + a.extent, b.start.base + b.extent)
+    return Span(Affine(first), max(0, stop - first), max(first, stop))
+
+
 def end(span: Span) -> Affine:
     """Where a span would end if nothing ended before."""
     return span.start + span.extent

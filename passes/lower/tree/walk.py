@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from frustum.dialects import isa
-from frustum.dialects.axes.network import AxisNetwork
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Element
 from frustum.dialects.plan.check import title
@@ -25,6 +26,7 @@ from frustum.passes.lower.tree.pieces import Known
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import (
     NotLowered,
+    common,
     later,
     span_of,
 )
@@ -56,6 +58,7 @@ class PlanWalk(Computes):
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
         self.known: Known = {}
+        self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
 
     # ------------------------------------------------------------ nodes
 
@@ -177,6 +180,8 @@ class PlanWalk(Computes):
         place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part)
         if gone and resident.part is None and not is_made:
             place = replace(place, has=gone, completes=True)
+        elif gone and not is_made:
+            place = replace(place, has={axis: common(has, gone.get(axis, has)) for axis, has in place.has.items()})
         with self.code.at_stage(0 if is_ahead else self.code.stage):
             if not is_made and not self.is_made_anew(tensor):
                 self.move("load", tensor, box, place, names, self.conditions_of(tensor, names, made))

@@ -79,6 +79,8 @@ class Kernel(ABC):
     is_nothing: bool = False
     padded: frozenset[int] = frozenset()
     """Operands beyond whose ends instructions know what to take."""
+    may_split: bool = False
+    """Whether an axis that is clipped may begin a dimension of its own."""
 
     @abstractmethod
     def write(self, code: Code, work: Work) -> None:
@@ -91,6 +93,19 @@ class Kernel(ABC):
     def dense(self) -> Sequence[tuple[Axis, ...]]:
         """Those of which a piece has positions side by side of the dimension that they make up."""
         return ()
+
+    @property
+    def adds(self) -> bool:
+        """Whether pieces of what is summed may follow each other."""
+        return bool(self.layer.macs)
+
+    def narrow(self, code: Code, work: Work) -> None:
+        """Adds what makes the result of wider sums, once these are whole."""
+        raise NotLowered(f"{self.layer.name}: sums in pieces")
+
+    def join(self, code: Code, work: Work, before: Fetched, begun: Affine) -> None:
+        """Adds what passes of loops outside have made before, where `begun` is 1 or more."""
+        raise NotLowered(f"{self.layer.name}: sums over passes of a loop")
 
     @property
     def act(self) -> Act | None:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from xdsl.ir import Operation
@@ -13,9 +14,10 @@ from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
-from frustum.dialects.functions import Pooling
+from frustum.dialects.functions import Interpolation, Pooling, Reduction
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, coordinate
 from frustum.passes.lower.tree.kernels.products import product_kernels
+from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
 from frustum.passes.lower.tree.kernels.vectors import (
     BinaryKernel,
     LrnKernel,
@@ -28,6 +30,7 @@ from frustum.passes.lower.tree.kernels.vectors import (
     UnaryKernel,
     axes_of,
     plain_want,
+    pooled_sizes,
 )
 from frustum.passes.lower.tree.kernels.windows import is_padded, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
@@ -89,7 +92,11 @@ def _lrn(layer: Layer) -> Iterator[Kernel]:
 
 
 def _reduce(layer: Layer) -> Iterator[Kernel]:
-    yield ReduceKernel(layer, _elements(layer), layer.result.axes, _summed(layer))
+    kind = Reduction(layer.source.kind)  # type: ignore[attr-defined]
+    if kind.is_of_parts:
+        yield PartedReduceKernel(layer, _elements(layer), layer.result.axes)
+    else:
+        yield ReduceKernel(layer, _elements(layer), layer.result.axes, _summed(layer))
 
 
 def _pool(layer: Layer) -> Iterator[Kernel]:
@@ -99,17 +106,14 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
     dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
     beyond = -math.inf if layer.source.kind == Pooling.MAX else 0.0  # type: ignore[attr-defined]
-    padded = is_padded(layer, 0, [w.coordinate for w in windows], beyond)
+    sizes = pooled_sizes(layer)
+    padded = is_padded(
+        layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: guard.stop - guard.start == sizes[k]
+    )
     yield PoolKernel(
         layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows,
         padded=frozenset({0} if padded else ()),
     )  # fmt: skip
-
-
-def _along(axes: Iterable[Axis], index: Iterable[tuple[Axis, Position | None]]) -> list[Position]:
-    """The positions that some of these axes move."""
-    refined = [position.refined() for _, position in index if position is not None]
-    return [each for each in refined if {axis for axis, _ in each.terms} & {*axes}]
 
 
 def _resize(layer: Layer) -> Iterator[Kernel]:
@@ -119,16 +123,21 @@ def _resize(layer: Layer) -> Iterator[Kernel]:
     images, channels, rows, columns = map(leaves, layer.result.dims)
     read: list[Position | None] = [None, None]
     dims = [coordinate(axis) for axis in (*images, *channels)]
-    piece = operand.pieces[0]
+    op, taps = layer.source, iter(layer.combine)
     for number, made in enumerate((rows, columns)):
-        own, by_leaf = (_along(made, each) for each in (piece.index, piece.by_leaf))
-        if all(p.is_linear and len(p.terms) == 1 and p.terms[0][1] == 1 and not p.offset for p in by_leaf):
+        sizes = {g.shape_of(each)[2 + number] for each in (op.x, op.result)}  # type: ignore[attr-defined]
+        if len(sizes) == 1 and op.scale[number] == 1 and op.offset[number] == 0:  # type: ignore[attr-defined]
             dims += [coordinate(axis) for axis in made]
-        elif len(own) == 1:
-            read[number] = replace(own[0], bend="", extent=0)
-            dims.append(read[number] or own[0])
-        else:
+            continue
+        tap = itertools.islice(taps, int(op.mode == Interpolation.LINEAR))  # type: ignore[attr-defined]
+        moved = {*made, *tap}
+        positions = (each.refined() for _, each in operand.pieces[0].index if each is not None)
+        own = [each for each in positions if {axis for axis, _ in each.terms} & moved]
+        if len(own) > 1:
             raise NotLowered(f"{layer.name}: resized positions that are several axes")
+        if own:
+            read[number] = replace(own[0], bend="", extent=0)
+            dims.append(replace(own[0], bend="", extent=0))
     yield ResizeKernel(
         layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer),
         four=(images, channels, rows, columns), read=tuple(read),

@@ -83,7 +83,9 @@ class ProductKernel(Kernel):
                 read.append(joined_span(code, axes, work))
                 seen.append(stride_of(lines, axes, code, work))
             else:
-                span, stride = window_of(self.layer, own.lines, window.coordinate, lines.dims)
+                span, stride = window_of(
+                    self.layer, own.lines, window.coordinate, lines.dims, lambda guard: guard.fill == 0
+                )
                 read.append(span)
                 seen.append(stride)
         first = own.groups or own.channels
@@ -203,7 +205,9 @@ def _kernel(
     scale = layer.source.scale if isinstance(layer.source, g.AttentionOp) and layer.role == "scores" else 1.0
     if isinstance(layer.source, g.AttentionOp) and layer.source.softcap and layer.role == "scores":
         raise NotLowered(f"{layer.name}: scores with a cap")
-    takes_zeros = is_padded(layer, product.lines, [w.coordinate for w in own if w is not None], 0.0)
+    takes_zeros = is_padded(
+        layer, product.lines, [w.coordinate for w in own if w is not None], 0.0, lambda _, guard: guard.fill == 0
+    )
     return ProductKernel(
         layer, tuple(wants), out, frozenset(product.taps), product=product, extra=extra, rows=rows, columns=columns,
         images=images, windows=own, scale=scale,

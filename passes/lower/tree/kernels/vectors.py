@@ -61,24 +61,36 @@ class ElementKernel(Kernel):
     """Kernels whose operands are read at positions of the layer's own axes; axes that all operands read alike are one
     dimension.  Of more than four dimensions pieces have one position along the first ones."""
 
+    may_split: bool = True
+
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self._groups
 
     @cached_property
     def _groups(self) -> list[tuple[Axis, ...]]:
         moved = [want.axes for want in self.wants]
-        return alike(self.axes, lambda axis: (axis in self.whole, *(axis in each for each in moved)))
+        made = self.layer.result.axes
+        return alike(self.axes, lambda axis: (axis in self.whole, axis in made, *(axis in each for each in moved)))
 
     @property
     def axes(self) -> tuple[Axis, ...]:
         return self.layer.axes
 
     def dims(self, code: Code, work: Work) -> list[tuple[Axis, ...]]:
-        """Groups as four dimensions."""
-        live = [
-            group for group in self._groups
-            if any(work.span(axis).extent > 1 or not code.is_inside(work.span(axis)) for axis in group)
-        ]  # fmt: skip
+        """Groups as four dimensions; an axis that is clipped begins one."""
+        live = list[tuple[Axis, ...]]()
+        for group in self._groups:
+            first = True
+            for axis in group:
+                span = code.plain(work.span(axis))
+                is_clipped = not code.is_inside(span)
+                if first and (span.extent > 1 or is_clipped):
+                    live.append((axis,))
+                    first = False
+                elif is_clipped:
+                    live.append((axis,))
+                elif span.extent > 1:
+                    live[-1] = (*live[-1], axis)
         if len(live) > 4:
             raise NotLowered(f"{self.layer.name}: pieces of {len(live)} dimensions")
         return padded(live)
@@ -235,6 +247,13 @@ class ReduceKernel(ElementKernel):
         code.emit(made, held.buffer, out.buffer)
 
 
+def pooled_sizes(layer: Layer) -> list[int]:
+    """Positions of a pool's operand along each window's coordinate: what is beyond is the windows' own padding."""
+    op: Any = layer.source
+    first = 0 if op.is_of_slices else 2
+    return [g.shape_of(op.x)[first + k] for k, extent in enumerate(op.kernel) if extent > 1]
+
+
 @dataclass(frozen=True)
 class PoolKernel(Kernel):
     """Windows along one or two of the layer's dimensions."""
@@ -262,11 +281,14 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         held = work.operands[0]
         box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
-        spans, strides, numbers, pads = [], [], [], self.pads()
+        spans, strides, numbers, pads, sizes = [], [], [], self.pads(), pooled_sizes(self.layer)
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                span, stride = window_of(self.layer, 0, window.coordinate, held.dims)
+                size = sizes[number]
+                span, stride = window_of(
+                    self.layer, 0, window.coordinate, held.dims, lambda guard: guard.stop - guard.start == size
+                )
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
                 span, stride = joined_span(code, axes, work), 0
@@ -305,7 +327,7 @@ class ResizeKernel(Kernel):
 
     four: tuple[tuple[Axis, ...], ...] = ()
     read: tuple[Position | None, ...] = ()
-    """Of rows and columns what is read of the operand; None: at their own positions."""
+    """Of rows and columns what is read of the operand; None: at their own positions, or at one."""
 
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self.four
@@ -323,13 +345,19 @@ class ResizeKernel(Kernel):
             if position is not None:
                 boxes[2 + number] = placed_span(code, self.four[2 + number], work)
             dim = next((d for d in held.dims if position is not None and d.coordinate == position), None)
-            if dim is None:
-                span = joined_span(code, self.four[2 + number], work)
+            axes = [axis for d in held.dims for axis, _ in d.coordinate.terms]
+            if dim is not None:
+                strides[2 + number] = dim.stride
+                spans.append(Span(dim.span.start, dim.span.extent, shape[2 + number]))
+            elif {*axes} & {*self.four[2 + number]}:
+                spans.append(boxes[2 + number])
             else:
-                span, strides[2 + number] = dim.span, dim.stride
-            spans.append(Span(span.start, span.extent, shape[2 + number]))
+                spans.append(Span(ZERO, 1, 1))
+        is_read = [position is not None for position in self.read]
+        scale = tuple(each if is_own else 1.0 for each, is_own in zip(op.scale, is_read, strict=True))
+        offset = tuple(each if is_own else 0.0 for each, is_own in zip(op.offset, is_read, strict=True))
         made = isa.Resize(
-            mode=str(op.mode), rounding=str(op.rounding), scale=tuple(op.scale), offset=tuple(op.offset),
+            mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
             rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip

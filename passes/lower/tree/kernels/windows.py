@@ -8,16 +8,20 @@ twice the coordinate, a mirrored end at its negative.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from frustum.dialects.axes.access import Affine as Position
-from frustum.dialects.axes.access import Piece
+from frustum.dialects.axes.access import Guard, Piece
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.isa.program import Span
 from frustum.passes.lower.tree.fetch import FetchDim
 from frustum.passes.lower.tree.spans import NotLowered
+
+Padding: TypeAlias = Callable[[int, Guard], bool]
+"""Whether what lies beyond a guard is the padding of a window, by its number."""
 
 
 @dataclass(frozen=True)
@@ -81,38 +85,45 @@ def factor_of(position: Position, coordinate: Position) -> int:
     return factors.pop() if len(factors) == 1 and own.keys() == terms.keys() else 0
 
 
-def window_of(layer: Layer, operand: int, coordinate: Position, dims: Sequence[FetchDim]) -> tuple[Span, int]:
-    """Positions that windows read of an operand, 0 being the first that is there, and bytes between them."""
+def window_of(
+    layer: Layer, operand: int, coordinate: Position, dims: Sequence[FetchDim], is_padding: Callable[[Guard], bool]
+) -> tuple[Span, int]:  # fmt: skip
+    """Positions that windows read of an operand, 0 being the first that is there, and bytes between them.  What lies
+    beyond guards that are padding is not there; other values lie in the buffer."""
     dim = next(dim for dim in dims if dim.coordinate == coordinate)
-    ranges = [own for piece in layer.operands[operand].pieces if (own := inside(piece, coordinate))]
+    ranges = [own for piece in layer.operands[operand].pieces if (own := inside(piece, coordinate, is_padding))]
     low, high = coordinate.hull({})
     if ranges:
         low, high = min(first for first, _ in ranges), max(stop for _, stop in ranges)
     return Span(dim.span.start - low, dim.span.extent, max(1, high - low)), dim.stride
 
 
-def inside(piece: Piece, coordinate: Position) -> tuple[int, int] | None:
-    """The positions along a coordinate beyond which a value stands for a piece; None where the piece is not read along
-    it."""
+def inside(piece: Piece, coordinate: Position, is_padding: Callable[[Guard], bool]) -> tuple[int, int] | None:
+    """The positions along a coordinate beyond which is padding; None where the piece is not read along it."""
     low, high = coordinate.hull({})
     is_read = False
     for position in (*(guard.position for guard in piece.guards), *(each for _, each in piece.index)):
         is_read |= bool(factor_of(position, coordinate))
     for guard in piece.guards:
         factor = factor_of(guard.position, coordinate)
-        if factor > 0 and guard.fill is not None and guard.position.is_linear:
+        if factor > 0 and guard.position.is_linear and is_padding(guard):
             offset = guard.position.refined().offset
             low = max(low, -((offset - guard.start) // factor))
             high = min(high, (guard.stop - 1 - offset) // factor + 1)
     return (low, high) if is_read else None
 
 
-def is_padded(layer: Layer, operand: int, coordinates: Sequence[Position], value: float) -> bool:
-    """Whether all that lies beyond an operand's ends is beyond those of windows, where the instruction itself takes it
-    as this value."""
+def is_padded(
+    layer: Layer, operand: int, coordinates: Sequence[Position], value: float, is_padding: Padding
+) -> bool:  # fmt: skip
+    """Whether all that lies beyond an operand's ends is the padding of windows, where the instruction itself takes it as
+    this value."""
     (piece, *others) = layer.operands[operand].pieces
     filled = [guard for guard in piece.guards if guard.fill is not None]
-    found = [[k for k, each in enumerate(coordinates) if factor_of(g.position, each) == 1] for g in filled]
+    found = [
+        [k for k, each in enumerate(coordinates) if factor_of(guard.position, each) == 1 and is_padding(k, guard)]
+        for guard in filled
+    ]  # fmt: skip
     is_plain = all(guard.fill == value and guard.position.is_linear for guard in filled)
     return not others and is_plain and all(found) and len({k for (k, *_) in found}) == len(found)
 

@@ -5,16 +5,8 @@ import plan_nets
 import pytest
 
 from frustum.backend import targets
-from frustum.dialects.plan.parse import extents_of, read_plan
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.tree.trace import fitting_plan
-
-
-def case(build, text=""):
-    found = plan_nets.case(build)
-    if text:
-        found.plan = read_plan(f'plan @net for "edge" {{ {text} }}', lambda _: extents_of(found.axes), "plan").node
-    return found
 
 
 def two_convs(net):
@@ -49,7 +41,7 @@ PLANS = {
 @pytest.mark.parametrize("cores", [1, 4])
 def test_a_plan_is_run_as_it_is_counted(name, cores):
     build, text = PLANS[name]
-    moved, claimed = lowered_plans.check_lowered(case(build, text), lowered_plans.machine(cores=cores))
+    moved, claimed = lowered_plans.check_lowered(lowered_plans.case(build, text), lowered_plans.machine(cores=cores))
     assert moved == claimed
 
 
@@ -57,17 +49,17 @@ def test_a_plan_is_run_as_it_is_counted(name, cores):
 @pytest.mark.parametrize("build", [plan_nets.mlp, plan_nets.conv_stack, plan_nets.residual, plan_nets.depthwise])
 def test_found_plans_are_run_as_they_are_counted(build, kib):
     target = lowered_plans.machine(sram_bytes=kib * 1024)
-    found = case(build)
+    found = lowered_plans.case(build)
     found.plan, _ = fitting_plan(found.axes, target.cluster.sram.capacity_bytes)
     moved, claimed = lowered_plans.check_lowered(found, target)
     assert moved == claimed
 
 
 def test_what_is_not_lowered_is_named():
-    found = case(two_convs, "for conv_2.y ranges [0, 1, 12] { compute conv_1, conv_2 }")
+    found = lowered_plans.case(two_convs, "for conv_2.y ranges [0, 1, 12] { compute conv_1, conv_2 }")
     with pytest.raises(NotLowered, match=r"for conv_2\.y: ranges that are not all of one length"):
         lowered_plans.check_lowered(found, lowered_plans.machine())
-    found = case(perceptron, "for matmul_1.c step 16 { compute matmul_1, matmul_2 }")
+    found = lowered_plans.case(perceptron, "for matmul_1.c step 16 { compute matmul_1, matmul_2 }")
     with pytest.raises(NotLowered, match="matmul_2: sums that wait in DRAM"):
         lowered_plans.check_lowered(found, lowered_plans.machine())
     with pytest.raises(NotLowered, match="a plan is lowered for one cluster, default has 4"):

@@ -19,7 +19,7 @@ def choices(build, known, target, spans=None):
     elements = elements_of(found.axes, found.views)
     for layer in found.axes.layers:
         for kernel in kernels_of(layer):
-            yield PieceChoice(Code(target), kernel, spans or {}, elements, known)
+            yield PieceChoice(Code(target), kernel, spans or {}, elements, known, {})
 
 
 @pytest.mark.parametrize("build", NETS, ids=lambda build: build.__name__)
@@ -58,5 +58,5 @@ def test_axes_in_one_dimension_are_not_clipped_twice():
     code = Code(target)
     spans = {rows: Span(Affine(-2), 7, rows.extent), columns: Span(Affine(-1), 5, columns.extent)}
     for kernel in kernels_of(layer):
-        best = PieceChoice(code, kernel, spans, elements_of(found.axes, found.views), {}).best()
+        best = PieceChoice(code, kernel, spans, elements_of(found.axes, found.views), {}, {}).best()
         assert best is None or not any({rows, columns} <= set(group) for group in kernel.groups())
