@@ -147,8 +147,7 @@ class SramBuffers(LoopSpans):
         conditions = list(conditions)
         if way == "store":
             home, parts = self.dram.stored(tensor)
-            if self.dram.parts.get(tensor):
-                conditions += self.once(tensor, box)
+            conditions += self.once(tensor, box)
             if home is not None:
                 transfer(self.code, "gdma", box, place, home, conditions)
             for part in parts:
@@ -165,11 +164,11 @@ class SramBuffers(LoopSpans):
             self.dram.loaded(self.code, tensor, box, place)
 
     def once(self, tensor: Tensor, box: Mapping[Axis, Span]) -> list[Affine]:
-        """Numbers that are 0 or more in the passes in which a part of an output is stored, each element in one alone.
+        """Numbers that are 0 or more in the passes in which a part of a result is stored, each element in one alone.
         NotLowered where passes make parts of each other's."""
         counts = self.code.counts
         if is_repeated(box, counts):
-            raise NotLowered(f"{tensor.name}: an output of which several passes make the same")
+            raise NotLowered(f"{tensor.name}: several passes store the same of it")
         still = [level for level in range(len(counts)) if not any(step_at(span, level) for span in box.values())]
         return [Affine.index(level, -1) for level in still]
 

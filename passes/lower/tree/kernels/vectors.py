@@ -26,6 +26,7 @@ from frustum.passes.lower.tree.kernels.kernel import (
     coordinate,
     joined_span,
     padded,
+    placed_span,
     view_of,
 )
 from frustum.passes.lower.tree.kernels.windows import Window, window_of
@@ -291,7 +292,7 @@ class PoolKernel(Kernel):
             if number < len(self.windows):
                 window = self.windows[number]
                 span, stride = window_of(
-                    self.layer, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
+                    self.layer, 0, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
                 )
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
@@ -331,27 +332,39 @@ class ResizeKernel(Kernel):
 
     four: tuple[tuple[Axis, ...], ...] = ()
     read: tuple[Position | None, ...] = ()
-    """Of rows and columns what is read of the operand; None: at their own positions."""
+    """Of rows and columns what is read of the operand; None: at their own positions, or at one."""
 
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self.four
+
+    def dense(self) -> Sequence[tuple[Axis, ...]]:
+        return [axes for axes, position in zip(self.four[2:], self.read, strict=True) if position is not None]
 
     def write(self, code: Code, work: Work) -> None:
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
         held, shape = work.operands[0], g.shape_of(op.x)
         view = view_of(code, work, held, self.four)
-        strides, spans = list(view.strides), []
+        strides, spans, boxes = list(view.strides), [], [joined_span(code, axes, work) for axes in self.four]
         for number, position in enumerate(self.read):
+            if position is not None:
+                boxes[2 + number] = placed_span(code, self.four[2 + number], work)
             dim = next((d for d in held.dims if position is not None and d.coordinate == position), None)
-            if dim is None:
-                span = joined_span(code, self.four[2 + number], work)
+            axes = [axis for d in held.dims for axis, _ in d.coordinate.terms]
+            if dim is not None:
+                strides[2 + number] = dim.stride
+                spans.append(Span(dim.span.start, dim.span.extent, shape[2 + number]))
+            elif {*axes} & {*self.four[2 + number]}:
+                spans.append(boxes[2 + number])
             else:
-                span, strides[2 + number] = dim.span, dim.stride
-            spans.append(Span(span.start, span.extent, shape[2 + number]))
+                spans.append(Span(ZERO, 1, 1))
+        (tall, wide), (down, right) = (
+            (each if position is not None else otherwise for each, position in zip(own, self.read, strict=True))
+            for own, otherwise in ((op.scale, 1.0), (op.offset, 0.0))
+        )
         made = isa.Resize(
-            mode=str(op.mode), rounding=str(op.rounding), scale=tuple(op.scale), offset=tuple(op.offset),
+            mode=str(op.mode), rounding=str(op.rounding), scale=(tall, wide), offset=(down, right),
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
-            rows=spans[0], cols=spans[1], box=Box.of(*(joined_span(code, axes, work) for axes in self.four)),
+            rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)
