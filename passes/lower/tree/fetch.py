@@ -112,7 +112,8 @@ def _fill(
     (fill, *more), (first, *others) = known, parts
     if not others and not more and can_fill(code, first.region, first.src, first.dst):
         return fill
-    write_values(code, engine, first.src.buffer, into, [g for g in first.piece.guards if g.fill is not None])
+    guards = [g for piece in operand.pieces if piece in filled for g in piece.guards if g.fill is not None]
+    write_values(code, engine, first.src.buffer, into, guards)
     return None
 
 
