@@ -89,7 +89,7 @@ class SramBuffers(LoopSpans):
     def ring_of(
         self, tensor: Tensor, names: Sequence[str], roll: Roll
     ) -> tuple[tuple[Axis, int], dict[Axis, Span]] | None:
-        """The axis along which what layers touch of a tensor rolls in a loop, and how many positions stay, with the box;
+        """The axis along which what layers touch of a tensor rolls in a loop, how many positions stay, and the box;
         none where no pass needs what others had."""
         if roll.at is None:
             box = self.box_of(tensor, names, roll.made)
