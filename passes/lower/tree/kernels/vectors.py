@@ -353,9 +353,9 @@ class ResizeKernel(Kernel):
                 spans.append(boxes[2 + number])
             else:
                 spans.append(Span(ZERO, 1, 1))
-        is_read = [position is not None for position in self.read]
-        scale = tuple(each if is_own else 1.0 for each, is_own in zip(op.scale, is_read, strict=True))
-        offset = tuple(each if is_own else 0.0 for each, is_own in zip(op.offset, is_read, strict=True))
+        down, across = self.read
+        scale = (1.0 if down is None else op.scale[0], 1.0 if across is None else op.scale[1])
+        offset = (0.0 if down is None else op.offset[0], 0.0 if across is None else op.offset[1])
         made = isa.Resize(
             mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
