@@ -119,8 +119,8 @@ def _fill(
 
 
 def write_values(code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, guards: Sequence[Guard]) -> None:
-    """The values that stand beyond ends in a core's buffer: that of the last guard everywhere, then of each before it what
-    is beyond, as the first one decides.  `near`: any buffer that the engine reads."""
+    """The values that stand beyond ends in a core's buffer: that of the last guard everywhere, then of each before it
+    what is beyond, as the first one decides.  `near`: any buffer that the engine reads."""
     assert guards[-1].fill is not None
     write_value(code, engine, near, into, guards[-1].fill)
     for guard in reversed(guards[:-1] if len({each.fill for each in guards}) > 1 else ()):

@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.access import Guard
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.extents import ceil_div
@@ -247,6 +248,11 @@ class ReduceKernel(ElementKernel):
         code.emit(made, held.buffer, out.buffer)
 
 
+def _is_end_of(size: int, guard: Guard) -> bool:
+    """Whether a guard keeps the positions of a dimension of this size, and so what lies beyond is padding."""
+    return guard.stop - guard.start == size
+
+
 def pooled_sizes(layer: Layer) -> list[int]:
     """Positions of a pool's operand along each window's coordinate: what is beyond is the windows' own padding."""
     op: Any = layer.source
@@ -285,9 +291,8 @@ class PoolKernel(Kernel):
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                size = sizes[number]
                 span, stride = window_of(
-                    self.layer, 0, window.coordinate, held.dims, lambda guard: guard.stop - guard.start == size
+                    self.layer, 0, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
                 )
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
@@ -353,11 +358,12 @@ class ResizeKernel(Kernel):
                 spans.append(boxes[2 + number])
             else:
                 spans.append(Span(ZERO, 1, 1))
-        down, across = self.read
-        scale = (1.0 if down is None else op.scale[0], 1.0 if across is None else op.scale[1])
-        offset = (0.0 if down is None else op.offset[0], 0.0 if across is None else op.offset[1])
+        (tall, wide), (down, right) = (
+            (each if position is not None else otherwise for each, position in zip(own, self.read, strict=True))
+            for own, otherwise in ((op.scale, 1.0), (op.offset, 0.0))
+        )
         made = isa.Resize(
-            mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
+            mode=str(op.mode), rounding=str(op.rounding), scale=(tall, wide), offset=(down, right),
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
             rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip

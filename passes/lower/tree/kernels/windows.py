@@ -116,8 +116,8 @@ def inside(piece: Piece, coordinate: Position, is_padding: Callable[[Guard], boo
 def is_padded(
     layer: Layer, operand: int, coordinates: Sequence[Position], value: float, is_padding: Padding
 ) -> bool:  # fmt: skip
-    """Whether all that lies beyond an operand's ends is the padding of windows, where the instruction itself takes it as
-    this value."""
+    """Whether all that lies beyond an operand's ends is the padding of windows, where the instruction itself takes it
+    as this value."""
     (piece, *others) = layer.operands[operand].pieces
     filled = [guard for guard in piece.guards if guard.fill is not None]
     found = [
