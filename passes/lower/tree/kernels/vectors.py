@@ -358,12 +358,11 @@ class ResizeKernel(Kernel):
                 spans.append(boxes[2 + number])
             else:
                 spans.append(Span(ZERO, 1, 1))
-        (tall, wide), (down, right) = (
-            (each if position is not None else otherwise for each, position in zip(own, self.read, strict=True))
-            for own, otherwise in ((op.scale, 1.0), (op.offset, 0.0))
-        )
+        down, across = self.read
+        scale = (1.0 if down is None else op.scale[0], 1.0 if across is None else op.scale[1])
+        offset = (0.0 if down is None else op.offset[0], 0.0 if across is None else op.offset[1])
         made = isa.Resize(
-            mode=str(op.mode), rounding=str(op.rounding), scale=(tall, wide), offset=(down, right),
+            mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
             rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip
