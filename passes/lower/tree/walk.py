@@ -82,7 +82,7 @@ class PlanWalk(Computes):
         if count == 1:
             self.visit(node.body, made, held)
             return
-        loop = PlanLoop(axis, group, list(inside), level, step, count)
+        loop = PlanLoop(axis, group, inside, level, step, count)
         period = self.period_of(loop, made, self.dram.order)
         if period > 1:
             self.several(node, replace(loop, period=period), made, held)
