@@ -59,9 +59,9 @@ class Code:
         return made.buffer
 
     @contextmanager
-    def repeat(self, count: int) -> Iterator[Affine]:
-        """A loop around what is added meanwhile, and its index; none where there is one pass."""
-        if count == 1:
+    def repeat(self, count: int, *, is_kept: bool = False) -> Iterator[Affine]:
+        """A loop around what is added meanwhile, and its index; none where there is one pass, unless it is kept."""
+        if count == 1 and not is_kept:
             yield ZERO
             return
         if len(self.counts) == MAX_LOOPS:

@@ -63,7 +63,7 @@ class Computes(SramBuffers):
         """A layer: with slices of what is streamed, where something is."""
         self.code.layer = self.numbers[layer.name]
         spans = made[layer.name]
-        if all(kernel.is_nothing for kernel in self.kernels(layer)):
+        if all(kernel.is_nothing for kernel in self.kernels(layer)) or any(not s.extent for s in spans.values()):
             return
         read = dict.fromkeys(self.read_by_in_order(layer))
         streams = [tensor for tensor in read if not self.is_here(tensor) and not self.is_made_anew(tensor)]

@@ -6,9 +6,10 @@ Which boxes lie where is what `dialects/plan/ranges.py` says of every pass.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -24,10 +25,13 @@ from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Loop
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Gate
+from frustum.passes.lower.tree.layouts import Order, steps_of
+from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import (
     NotLowered,
     Spans,
     end,
+    fresh,
     hull,
     rolled,
     span_of,
@@ -36,20 +40,44 @@ from frustum.passes.lower.tree.spans import (
     widest,
 )
 
+MOST_PASSES = 4
+"""Of a plan that one pass of a program makes. 2026-11-28."""
 Made: TypeAlias = Mapping[str, dict[Axis, Span]]
 """Of each layer what it makes in the passes of the loops that are open."""
 
 
 @dataclass(frozen=True)
+class PlanLoop:
+    """A loop of a plan as one of the program: its axis, its class, the layers inside, how far a pass goes, and how many
+    there are.  Each pass of the program's loop at `level` makes `period` of them."""
+
+    axis: Axis
+    group: frozenset[Axis]
+    inside: list[Layer]
+    level: int
+    step: int
+    count: int
+    period: int = 1
+
+
+@dataclass(frozen=True)
 class Roll:
     """A rolling loop that is open: its level, its class, the passes in which layers have something to do, what they
-    make in one, and its body."""
+    make in one, and its body.
+
+    Where a pass of the program makes several of the plan, `number` is that of the one that is written, `at` says what
+    layers make in those before and behind it, and `rings` has the buffers that they share.
+    """
 
     level: int
     group: frozenset[Axis]
     gates: Mapping[str, Gate]
     made: Made
     block: Block
+    period: int = 1
+    number: int = 0
+    at: Callable[[int], Made] | None = None
+    rings: dict[tuple[Tensor, tuple[str, ...]], Place] = field(default_factory=dict)
 
 
 class LoopSpans(Ranged):
@@ -70,11 +98,10 @@ class LoopSpans(Ranged):
             raise NotLowered(f"{title(node)}: ranges that are not all of one length")
         return step, ceil_div(outer.extent, step)
 
-    def pass_of(
-        self, axis: Axis, group: frozenset[Axis], inside: list[Layer], made: Made, loop: tuple[int, int, int]
-    ) -> dict[str, dict[Axis, Span]]:
-        """What all layers make in a pass of a loop (level, step, passes), from the last layer back."""
-        counts = [*self.code.counts, loop[2]]
+    def pass_of(self, loop: PlanLoop, made: Made, at: int = 0) -> dict[str, dict[Axis, Span]]:
+        """What all layers make in pass `at` of those that one of the program's loop makes, from the last layer back."""
+        axis, group, inside = loop.axis, loop.group, loop.inside
+        counts = [*self.code.counts[: loop.level], ceil_div(loop.count, loop.period)]
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
         found: dict[str, dict[Axis, Span]] = {}
         needed: dict[Tensor, list[Span]] = defaultdict(list)
@@ -85,7 +112,7 @@ class LoopSpans(Ranged):
                 asked = list(needed[layer.result]) if own in layer.result.axes else []
                 is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, own)
                 if not is_asked or self.is_read_elsewhere(layer.result, inside):
-                    asked.append(self.in_proportion(span_of(spans, own), outer, loop[:2]))
+                    asked.append(self.in_proportion(span_of(spans, own), outer, loop, at))
                 if not asked:
                     raise NotLowered(f"{layer.name}: nothing asks for what it makes")
                 spans[own] = self.within(hull(widest(asked, counts)), span_of(spans, own))
@@ -97,19 +124,19 @@ class LoopSpans(Ranged):
                     needed[tensor].append(box[along])
         return found
 
-    def in_proportion(self, own: Span, outer: Span, loop: tuple[int, int]) -> Span:
+    def in_proportion(self, own: Span, outer: Span, loop: PlanLoop, at: int) -> Span:
         """The share of a layer's span that a pass along the named axis has."""
-        level, step = loop
-        share = Fraction(own.extent, outer.extent) * step
+        share = Fraction(own.extent, outer.extent) * loop.step
         if share.denominator > 1:
-            raise NotLowered(f"steps of {step} of {outer.extent} positions, for {own.extent}")
-        extent, start = int(share), own.start + Affine.index(level, int(share))
-        limit = own.limit
-        if ceil_div(own.extent, extent) * extent > own.extent and not (
+            raise NotLowered(f"steps of {loop.step} of {outer.extent} positions, for {own.extent}")
+        extent = int(share)
+        start, limit = own.start + Affine.index(loop.level, extent * loop.period) + extent * at, own.limit
+        passes = ceil_div(ceil_div(own.extent, extent), loop.period) * loop.period
+        if passes * extent > own.extent and not (
             own.start.is_constant and own.start.base + own.extent >= own.bound
         ):
             if limit is not None:
-                raise NotLowered(f"steps of {step} in ranges of {outer.extent} that are clipped")
+                raise NotLowered(f"steps of {loop.step} in ranges of {outer.extent} that are clipped")
             limit = end(own)
         return Span(start, extent, own.bound, limit)
 
@@ -121,6 +148,44 @@ class LoopSpans(Ranged):
             limit = outer.limit
         return Span(span.start, span.extent, bound, limit)
 
+    def period_of(self, loop: PlanLoop, made: Made, order: Callable[[Tensor], Order]) -> int:
+        """How many passes of the plan one of the program makes, so that all rounded positions move by whole ones."""
+        period = 1
+        for _ in range(MOST_PASSES):
+            found = self.pass_of(replace(loop, period=period), made)
+            more = 1
+            for layer in loop.inside:
+                for axis, step in steps_of(layer, order).items():
+                    moved = step_at(span_of(found[layer.name], axis), loop.level)
+                    more = math.lcm(more, step // math.gcd(moved, step)) if moved else more
+            if more == 1 or period * more > MOST_PASSES:
+                return period
+            period *= more
+        return period
+
+    def several_made(self, loop: PlanLoop, made: Made, at: int, *, is_rolling: bool) -> dict[str, dict[Axis, Span]]:
+        """What layers make in pass `at`; of a rolling loop what no earlier one has."""
+        found = self.pass_of(loop, made, at)
+        if not is_rolling:
+            return found
+        before = self.pass_of(loop, made, at - 1)
+        return {
+            name: {a: fresh(span, before[name].get(a)) if a in loop.group else span for a, span in spans.items()}
+            for name, spans in found.items()
+        }  # fmt: skip
+
+    def several_before(self, node: Loop, loop: PlanLoop, made: Made) -> int:
+        """`passes_before` where a pass of the program makes several."""
+        most = 0
+        for number in range(loop.period):
+            found = self.several_made(loop, made, number, is_rolling=True)
+            for span in self.ends_in(node, found, loop.group):
+                step = step_at(span, loop.level)
+                if step > 0 and span.extent > 0:
+                    earlier = ceil_div(end(span).base, step) - 1
+                    most = max(most, loop.period * earlier - number)
+        return most
+
     def rolled_spans(self, spans: Spans, group: frozenset[Axis], level: int) -> dict[Axis, Span]:
         """What no earlier pass has made."""
         return {axis: rolled(span, level) if axis in group else span for axis, span in spans.items()}
@@ -128,19 +193,22 @@ class LoopSpans(Ranged):
     def passes_before(self, node: Loop, found: Made, group: frozenset[Axis], level: int) -> int:
         """Passes in which early layers make, and buffers of the loop get, what the first pass of the plan needs beside
         its own step."""
-        spans = [span for each in found.values() for axis, span in each.items() if axis in group]
-        for _, tensor, users in self.places(node.body):
-            moved = [axis for axis in tensor.axes if self.changes(group, users, tensor, axis)]
-            boxes = (box for user in users for other, box in self.boxes_read(user, found[user.name]) if other is tensor)
-            spans += [box[axis] for box in boxes for axis in moved]
         most = 0
-        for span in spans:
+        for span in self.ends_in(node, found, group):
             step = step_at(span, level)
             if step > 0:
                 if any(c for k, c in enumerate(span.start.loops) if k != level):
                     raise NotLowered("a rolling loop inside another one over the same axis")
                 most = max(most, ceil_div(end(span).base, step) - 1)
         return most
+
+    def ends_in(self, node: Loop, found: Made, group: frozenset[Axis]) -> Iterator[Span]:
+        """Spans of what layers make in a pass, and of what comes into buffers of the loop."""
+        yield from (span for each in found.values() for axis, span in each.items() if axis in group)
+        for _, tensor, users in self.places(node.body):
+            moved = [axis for axis in tensor.axes if self.changes(group, users, tensor, axis)]
+            boxes = (box for user in users for other, box in self.boxes_read(user, found[user.name]) if other is tensor)
+            yield from (box[axis] for box in boxes for axis in moved)
 
     def gates_of(self, found: Made, group: frozenset[Axis], level: int) -> dict[str, Gate]:
         gates = {}

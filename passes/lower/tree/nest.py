@@ -28,7 +28,7 @@ from frustum.passes.lower.tree.fetch import (
 )
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Scratch, Want, Work, coordinate
 from frustum.passes.lower.tree.places import Place, transfer
-from frustum.passes.lower.tree.spans import NotLowered, end, span_of, through
+from frustum.passes.lower.tree.spans import NotLowered, end, span_of, step_at, through
 
 FAR = 1 << 30
 """More positions than any axis has."""
@@ -241,7 +241,26 @@ class _Writer:
             self.acc = self.out if element == "f32" else self.buffer("f32", 1)
         self.before = self.buffer(element, 1)
         for place in self.part.targets:
-            self.move(place, "in", passes_before(self.part.sums.levels), self.before)
+            self.move(place, "in", self.begun(), self.before)
+
+    def begun(self) -> Affine:
+        """How many passes before have reduced something, or at least 1 if any has."""
+        total = passes_before(self.part.sums.levels)
+        for axis in self.summed:
+            span = span_of(self.part.spans, axis)
+            moved = [level for level in self.part.sums.levels if step_at(span, level)]
+            if len(moved) == 1 and self.code.extremes(end(span))[0] < 1:  # its positions begin in a later pass
+                total -= max(0, ceil_div(1 - end(span).base, step_at(span, moved[0])))
+        return total
+
+    def when(self) -> tuple[Affine, ...]:
+        """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
+        found = list[Affine]()
+        for span in (span_of(self.part.spans, axis) for axis in self.summed if not self.layer.macs):
+            ends = [end(span), span.start * -1 + span.bound]
+            ends += [] if span.limit is None else [span.limit - span.start, span.limit]
+            found += [each for each in ends if self.code.extremes(each)[0] < 1]
+        return tuple(found)
 
     def clear(self, passes: Affine) -> None:
         """Zeros in the sums of a piece, where this number is 1."""
@@ -249,10 +268,10 @@ class _Writer:
         write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0, passes - 1)
 
     def leave(self) -> None:
-        if self.acc is not None and self.acc is not self.out and not self.layer.macs:
+        if self.acc is not None and not self.layer.macs:
             self.kernel.narrow(self.code, self.work())
         if self.before is not None:
-            self.kernel.join(self.code, self.work(), self.before, passes_before(self.part.sums.levels))
+            self.kernel.join(self.code, self.work(), self.before, self.begun())
         for place in self.part.targets:
             self.move(place, "out")
 
@@ -263,7 +282,7 @@ class _Writer:
         steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
         origin = {axis: span.start for axis, span in box.items()}
         own = Place(held.buffer, "nram", held.element, steps, origin, plane_bytes=held.plane_bytes)
-        conditions = [] if passes is None else [passes - 1]
+        conditions = [each - 1 for each in (*(() if passes is None else (passes,)), *self.when())]
         if way == "out" and self.part.pieces.dealt is None and self.cores > 1:
             conditions.append(Affine(core=-1))  # all have made the same: one stores it
         ends = (own, place) if way == "out" else (place, own)
@@ -276,7 +295,8 @@ class _Writer:
         sums = self.part.sums
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
         return Work(
-            dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch
+            dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch,
+            self.when(),
         )  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def move(
     """Adds the copies of a region.  With `fill` what clips that are filled cut away has this value; NotLowered where no
     one copy says it (`can_fill`)."""
     known = region.cut(code)
-    if known is None:
+    if known is None or not all(extent > 0 for _, extent in region.dims.values()):
         return
     number = _unwritable(code, known, (src, dst))
     if number is None:

@@ -54,6 +54,8 @@ def through(position: Position, extent: int, spans: Spans) -> Span:
     """Positions along a tensor's axis of this extent that a part of a layer's axes leads to; all of them where no
     affine function says which."""
     own = position.refined()
+    if any(not span_of(spans, axis).extent for axis, _ in own.terms):
+        return Span(ZERO, 0, extent)
     start, reach, low, high = Affine(own.offset), 1, own.offset, own.offset
     limits = list[tuple[int, Span]]()
     for axis, factor in own.terms:
@@ -65,7 +67,9 @@ def through(position: Position, extent: int, spans: Spans) -> Span:
         if span.limit is not None:
             limits.append((factor, span))
     if own.bend and (low < 0 or high >= extent * own.divisor):
-        return Span(ZERO, extent, extent)
+        beyond = max(0, -(low // own.divisor)), max(0, high // own.divisor - extent + 1)
+        if not _reaches_inside(own, spans, extent, beyond):
+            return Span(ZERO, extent, extent)
     limit = None
     if limits:
         ((factor, span), *others) = limits
@@ -79,6 +83,22 @@ def through(position: Position, extent: int, spans: Spans) -> Span:
         reach = (start.base % own.divisor + reach - 1) // own.divisor + 1
         start, high = rounded, high // own.divisor
     return settled(Span(start, reach, max(0, min(extent, high + 1)), limit))
+
+
+def _reaches_inside(own: Position, spans: Spans, extent: int, beyond: tuple[int, int]) -> bool:
+    """Whether parts that are beyond an end by so many positions have the positions that these are bent to, too."""
+    if own.bend == "wrap":
+        return False
+    first, last = own.offset, own.offset  # the end of the first part, and the start of the last
+    for axis, factor in own.terms:
+        span = span_of(spans, axis)
+        if span.start.is_constant:
+            ends = factor * span.start.base, factor * (span.start.base + span.extent - 1)
+            first, last = first + max(ends), last + min(ends)
+        else:
+            first, last = first + min(0, factor * (span.bound - 1)), last + max(0, factor * (span.bound - 1))
+    low, high = beyond if own.bend == "reflect" else (0, 0)
+    return first // own.divisor >= low and last // own.divisor < extent - high
 
 
 def settled(span: Span) -> Span:
@@ -136,8 +156,10 @@ def _is_around(outer: Span, span: Span, counts: Sequence[int]) -> bool:
 
 
 def hull(spans: Iterable[Span]) -> Span:
-    """The smallest span around several; where they move unlike each other, all positions up to the last bound."""
-    first, *rest = spans
+    """The smallest span around several, but those of no position; where they move unlike each other, all up to
+    the last bound."""
+    several = list(spans)
+    first, *rest = [span for span in several if span.extent] or several[:1]
     for other in rest:
         first = _joined(first, other)
     return first
@@ -167,6 +189,26 @@ def rolled(span: Span, level: int) -> Span:
     """What of a span the pass before did not have."""
     step = step_at(span, level)
     return span if step <= 0 or span.extent <= step else replace(span, start=end(span) - step, extent=step)
+
+
+def fresh(span: Span, before: Span | None) -> Span:
+    """What of a span one of an earlier pass did not have, if that ended as the others before it: it may be nothing."""
+    if before is None or not before.extent:
+        return span
+    beyond = end(span) - end(before)
+    if not beyond.is_constant:
+        raise NotLowered("ranges of passes that move unlike each other")
+    extent = min(span.extent, max(0, beyond.base))
+    return replace(span, start=end(span) - extent, extent=extent)
+
+
+def latest(spans: Iterable[Span]) -> Span | None:
+    """The span that ends last of those that have a position; they move alike."""
+    found: Span | None = None
+    for span in spans:
+        if span.extent and (found is None or (end(span) - end(found)).base > 0):
+            found = span
+    return found
 
 
 def later(span: Span, level: int, passes: int) -> Span:

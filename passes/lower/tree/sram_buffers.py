@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from frustum.dialects import isa
@@ -20,7 +20,10 @@ from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, Roll
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import (
     NotLowered,
+    end,
+    fresh,
     is_repeated,
+    latest,
     presence,
     rolled,
     span_of,
@@ -43,20 +46,23 @@ class SramBuffers(LoopSpans):
     # ------------------------------------------------------------ buffers
 
     def buffer(
-        self, tensor: Tensor, names: Iterable[str], made: Made, *, copies: int = 1, part: Part | None = None,
+        self, tensor: Tensor, names: Sequence[str], made: Made, *, copies: int = 1, part: Part | None = None,
         rolls: bool = True,
     ) -> Place:  # fmt: skip
         """A buffer in SRAM for what layers touch of a tensor; with `rolls`, along an axis that rolls a ring, in the
         body of the loop that moves it, which keeps what later passes read."""
         block, slack, ring, box = self.code.block, 1, None, self.box_of(tensor, names, made)
+        key, rings = (tensor, tuple(names)), dict[tuple[Tensor, tuple[str, ...]], Place]()
         for roll in self.rolls if rolls else ():
-            wide = self.box_of(tensor, names, roll.made)
-            ring = self.ring_of(wide, roll)
-            if ring is not None:
-                block, box = roll.block, wide
+            found = self.ring_of(tensor, names, roll)
+            if found is not None:
+                block, (ring, box), rings = roll.block, found, roll.rings
                 if copies > 1 and self.code.depth == roll.level + 1:
                     ring, slack = (ring[0], ring[1] + step_at(box[ring[0]], roll.level)), 2
                 break
+        if key in rings:
+            self.used += rings[key].taken
+            return rings[key]
         has = dict[Axis, Span]()
         if part is not None:
             axis = next(a for a in tensor.axes if a.name == part.axis)
@@ -65,7 +71,7 @@ class SramBuffers(LoopSpans):
             box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
         planes = self.planes(tensor)
         strides, size = packed(self.dram.order(tensor), box, self.elements[tensor], ring)
-        size_bytes = aligned(size * planes)
+        size_bytes = aligned(max(1, size * planes))
         if ring is None:
             alloc, taken = isa.AllocOp("sram", size_bytes, copies), size_bytes * copies
         else:
@@ -73,20 +79,39 @@ class SramBuffers(LoopSpans):
         block.add_op(alloc)
         self.used += taken
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
-        return Place(
+        place = rings[key] = Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
             taken=taken,
         )  # fmt: skip
+        return place
 
     def planes(self, tensor: Tensor) -> int:
         return planes_of(self.network.maker.get(tensor))
 
-    def ring_of(self, box: Mapping[Axis, Span], roll: Roll) -> tuple[Axis, int] | None:
-        """The axis along which a box rolls in a loop, and its positions; none where no pass needs what others had."""
-        for axis, span in box.items():
-            step = step_at(span, roll.level)
-            if 0 < step < span.extent:
-                return axis, span.extent
+    def ring_of(
+        self, tensor: Tensor, names: Sequence[str], roll: Roll
+    ) -> tuple[tuple[Axis, int], dict[Axis, Span]] | None:
+        """The axis along which what layers touch of a tensor rolls in a loop, how many positions stay, and the box;
+        none where no pass needs what others had."""
+        if roll.at is None:
+            box = self.box_of(tensor, names, roll.made)
+            for axis, span in box.items():
+                if 0 < step_at(span, roll.level) < span.extent:
+                    return (axis, span.extent), box
+            return None
+        boxes = {n: self.box_of(tensor, names, roll.at(n)) for n in range(-roll.period, roll.period)}
+        for axis in tensor.axes:
+            if not any(step_at(boxes[n][axis], roll.level) > 0 for n in range(roll.period)):
+                continue
+            most, stays = 0, False
+            for n in range(roll.period):
+                own = boxes[n][axis]
+                had = latest([boxes[m][axis] for m in range(-roll.period, n)])
+                if own.extent:
+                    reach = own.extent if had is None else max(own.extent, (end(had) - own.start).base)
+                    most, stays = max(most, reach), stays or fresh(own, had).extent < own.extent
+            if stays:
+                return (axis, most), max(boxes.values(), key=lambda box: box[axis].extent)
         return None
 
     def in_storage(self, tensor: Tensor, old: Tensor) -> Place:
@@ -106,8 +131,8 @@ class SramBuffers(LoopSpans):
             old = piece.tensor
             is_free = not others and old in own and last[old] == layer.name and old not in self.carried
             is_alike = self.elements[old] == self.elements[layer.result]
-            wide = [(self.box_of(layer.result, users, roll.made), roll) for roll in self.rolls]
-            does_roll = any(self.ring_of(box, roll) for box, roll in wide)  # a ring is as long as its own readers need
+            does_roll = any(self.ring_of(layer.result, users, roll) for roll in self.rolls)
+            # a ring is as long as its own readers need
             if is_free and is_alike and not does_roll and self.here[old][-1].ring is None:
                 return self.in_storage(layer.result, old)
         return self.buffer(layer.result, users, made)
@@ -140,7 +165,7 @@ class SramBuffers(LoopSpans):
         return found
 
     def move(
-        self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Iterable[str],
+        self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Sequence[str],
         conditions: Iterable[Affine] = (),
     ) -> None:  # fmt: skip
         """A box between DRAM and SRAM: of what rolls, what no pass had before; in passes in which all conditions are 0
@@ -149,15 +174,14 @@ class SramBuffers(LoopSpans):
         conditions = list(conditions)
         if way == "store":
             home, parts = self.dram.stored(tensor)
-            if self.dram.parts.get(tensor):
-                conditions += self.once(tensor, box)
+            conditions += self.once(tensor, box)
             for k in range(self.planes(tensor)) if home is not None else ():
                 transfer(self.code, "gdma", box, place.plane(k), home.plane(k), conditions)
             for part in parts:
                 part.store(self.code, box, place, conditions)
             return
         for roll in self.rolls if place.ring is not None else ():
-            box = {axis: rolled(span, roll.level) for axis, span in box.items()}
+            box = self.new_in(tensor, names, box, roll)
         gates = [self.rolls[-1].gates.get(name) for name in names] if self.rolls else []
         first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
         if gates and None not in gates and first is not None and not self.does_roll(box):
@@ -167,12 +191,25 @@ class SramBuffers(LoopSpans):
         if not conditions and not place.has:
             self.dram.loaded(self.code, tensor, box, place)
 
+    def new_in(
+        self, tensor: Tensor, names: Sequence[str], box: Mapping[Axis, Span], roll: Roll
+    ) -> dict[Axis, Span]:  # fmt: skip
+        """What of a box no earlier pass of a loop had."""
+        if roll.at is None:
+            return {axis: rolled(span, roll.level) for axis, span in box.items()}
+        earlier = [self.box_of(tensor, names, roll.at(n)) for n in range(roll.number - 2 * roll.period, roll.number)]
+        found = dict(box)
+        for axis, span in box.items():
+            if step_at(span, roll.level) > 0:
+                found[axis] = fresh(span, latest([each[axis] for each in earlier]))
+        return found
+
     def once(self, tensor: Tensor, box: Mapping[Axis, Span]) -> list[Affine]:
-        """Numbers that are 0 or more in the passes in which a part of an output is stored, each element in one alone.
+        """Numbers that are 0 or more in the passes in which a part of a result is stored, each element in one alone.
         NotLowered where passes make parts of each other's."""
         counts = self.code.counts
         if is_repeated(box, counts):
-            raise NotLowered(f"{tensor.name}: an output of which several passes make the same")
+            raise NotLowered(f"{tensor.name}: several passes store the same of it")
         still = [level for level in range(len(counts)) if not any(step_at(span, level) for span in box.values())]
         return [Affine.index(level, -1) for level in still]
 

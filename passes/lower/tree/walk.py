@@ -12,6 +12,7 @@ from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import Element
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.count import Counted
@@ -21,7 +22,7 @@ from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.computes import Computes
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import DramTensors
-from frustum.passes.lower.tree.loop_spans import Made, Roll
+from frustum.passes.lower.tree.loop_spans import Made, PlanLoop, Roll
 from frustum.passes.lower.tree.pieces import Known
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import (
@@ -82,7 +83,12 @@ class PlanWalk(Computes):
         if count == 1:
             self.visit(node.body, made, held)
             return
-        found = self.pass_of(axis, group, inside, made, (level, step, count))
+        loop = PlanLoop(axis, group, inside, level, step, count)
+        period = self.period_of(loop, made, self.dram.order)
+        if period > 1:
+            self.several(node, replace(loop, period=period), made, held)
+            return
+        found = self.pass_of(loop, made)
         if not is_rolling:
             with self.code.repeat(count):
                 self.body(node.body, {**made, **found}, held)
@@ -99,10 +105,33 @@ class PlanWalk(Computes):
             self.body(node.body, inner, held)
             self.rolls.pop()
 
-    def body(self, node: Sequence, made: Made, held: Held) -> None:
+    def several(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
+        """A loop of which a pass of the program makes several: one after the other, each with spans of its own."""
+        is_rolling = node.halo is Halo.ROLLING
+        before = self.several_before(node, loop, made) if is_rolling else 0
+        known, rings = dict[int, Made](), dict[tuple[Tensor, tuple[str, ...]], Place]()
+
+        def at(number: int) -> Made:
+            if number not in known:
+                found = self.several_made(loop, made, number - before, is_rolling=is_rolling)
+                known[number] = {**made, **found}
+            return known[number]
+
+        with self.code.repeat(ceil_div(loop.count + before, loop.period), is_kept=True):
+            for number in range(loop.period):
+                inner = at(number)
+                if is_rolling:
+                    gates = self.gates_of({name: inner[name] for name in layers_in(node)}, loop.group, loop.level)
+                    block = self.code.block
+                    self.rolls.append(Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings))
+                self.body(node.body, inner, held, is_ahead=False)
+                if is_rolling:
+                    self.rolls.pop()
+
+    def body(self, node: Sequence, made: Made, held: Held, *, is_ahead: bool = True) -> None:
         """The body of a loop: where something is loaded in it, all else is a pass later."""
         around, self.inside = self.inside, frozenset(layers_in(node))
-        with self.code.at_stage(int(self.loads_in(node))):
+        with self.code.at_stage(int(is_ahead and self.loads_in(node))):
             self.sequence(node, made, held)
         self.inside = around
 

@@ -54,6 +54,8 @@ class Work:
     is_continued: bool = False
     left: Affine | None = None
     scratch: tuple[Fetched, ...] = ()
+    when: tuple[Affine, ...] = ()
+    """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
 
     def span(self, axis: Axis) -> Span:
         return span_of(self.spans, axis)
@@ -95,6 +97,10 @@ class Kernel(ABC):
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         """Axes that share a dimension of an instruction, outermost first."""
 
+    def dense(self) -> Sequence[tuple[Axis, ...]]:
+        """Those of which a piece has positions side by side of the dimension that they make up."""
+        return ()
+
     @property
     def scratch(self) -> tuple[Scratch, ...]:
         """Further buffers of a piece."""
@@ -110,7 +116,7 @@ class Kernel(ABC):
         raise NotLowered(f"{self.layer.name}: sums in pieces")
 
     def join(self, code: Code, work: Work, before: Fetched, begun: Affine) -> None:
-        """Adds what passes of loops outside have made before, where `begun` is 1 or more."""
+        """Adds what passes of loops outside have made before, where `begun` is 1 or more, and all of `work.when`."""
         raise NotLowered(f"{self.layer.name}: sums over passes of a loop")
 
     @property
@@ -150,6 +156,24 @@ def joined_span(code: Code, axes: Sequence[Axis], work: Work) -> Span:
         else:
             raise NotLowered(f"axes {', '.join(a.name for a in axes)} in one dimension, of which two are clipped")
     return found or Span(ZERO, 1, 1)
+
+
+def placed_span(code: Code, axes: Sequence[Axis], work: Work) -> Span:
+    """Where a piece is in the dimension that axes make up.  NotLowered where its positions are not side by side."""
+    found, weight = Span(ZERO, 1, 1), 1
+    for axis in reversed(axes):
+        span = code.plain(work.span(axis))
+        limit = None if span.limit is None else span.limit * weight
+        if found.extent == weight and code.is_inside(found):
+            found = Span(span.start * weight, span.extent * weight, span.bound * weight, limit)
+        elif span.extent == 1 and code.is_inside(span):
+            end = found.bound if found.limit is None else found.limit
+            limit = None if code.is_inside(found) else span.start * weight + end
+            found = Span(found.start + span.start * weight, found.extent, axis.extent * weight, limit)
+        else:
+            raise NotLowered(f"positions along {', '.join(a.name for a in axes)} that are not side by side")
+        weight *= axis.extent
+    return found
 
 
 def stride_of(held: Fetched, axes: Sequence[Axis], code: Code, work: Work) -> int:

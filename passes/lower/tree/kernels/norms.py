@@ -14,7 +14,7 @@ from frustum.dialects.isa.program import Act, Affine, Box
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.kernel import Scratch, Work, view_of
-from frustum.passes.lower.tree.kernels.products import limited_box
+from frustum.passes.lower.tree.kernels.products import limited_box, limited_by_all
 from frustum.passes.lower.tree.kernels.vectors import ElementKernel
 
 LARGEST = 3.0e38
@@ -64,7 +64,7 @@ class NormKernel(ElementKernel):
     def of_kept(self, code: Code, work: Work) -> Vectors:
         """Numbers of the positions of a piece that stay."""
         dims = [tuple(axis for axis in own if axis in self.kept) for own in self.dims(code, work)]
-        return Vectors(code, work, dims, self.box(code, work, dims))
+        return Vectors(code, work, dims, limited_by_all(self.box(code, work, dims), work.when))
 
     def scratches(self, count: int) -> tuple[Scratch, ...]:
         """An f32 buffer of a piece, and so many of what stays of it."""
@@ -80,6 +80,9 @@ class StatisticsKernel(NormKernel):
     def adds(self) -> bool:
         """They are reduced one after the other."""
         return True
+
+    def narrow(self, code: Code, work: Work) -> None:
+        """Nothing: they are as wide as the result."""
 
     def reduce(self, code: Code, work: Work, kind: str, x: Fetched, out: Fetched) -> None:
         """Adds a piece to what the loop over pieces has reduced before."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -56,6 +56,9 @@ class ProductKernel(Kernel):
         """Images, groups with channels, rows and columns."""
         return [self.images, (*self.factors.groups, *self.factors.channels), self.rows, self.columns]
 
+    def dense(self) -> Sequence[tuple[Axis, ...]]:
+        return [window.made for window in self.windows if window is not None]
+
     @cached_property
     def act(self) -> Act | None:
         return Act("affine", self.scale) if self.scale != 1.0 else super().act
@@ -80,7 +83,9 @@ class ProductKernel(Kernel):
                 read.append(joined_span(code, axes, work))
                 seen.append(stride_of(lines, axes, code, work))
             else:
-                span, stride = window_of(self.layer, window.coordinate, lines.dims, lambda guard: guard.fill == 0)
+                span, stride = window_of(
+                    self.layer, own.lines, window.coordinate, lines.dims, lambda guard: guard.fill == 0
+                )
                 read.append(span)
                 seen.append(stride)
         first = own.groups or own.channels
@@ -138,6 +143,13 @@ def limited_box(box: Box, passes: Affine) -> Box:
         raise NotLowered("sums in a box whose four dimensions have limits")
     limit = passes * max(1, box.bound[number], box.start[number].base + box.extent[number])
     return replace(box, limit=(*box.limit[:number], limit, *box.limit[number + 1 :]))
+
+
+def limited_by_all(box: Box, passes: Iterable[Affine]) -> Box:
+    """A box that is empty where any of these numbers is 0 or less, and whole where all are 1 or more."""
+    for each in passes:
+        box = limited_box(box, each)
+    return box
 
 
 def product_kernels(layer: Layer) -> Iterator[ProductKernel]:

@@ -4,6 +4,7 @@ outside have reduced before is joined with what a pass makes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from frustum.dialects.isa.program import Affine
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.kernel import Work, view_of
-from frustum.passes.lower.tree.kernels.products import limited_box
+from frustum.passes.lower.tree.kernels.products import limited_by_all
 from frustum.passes.lower.tree.kernels.vectors import ReduceKernel
 
 JOINED: dict[Reduction, str] = {
@@ -32,11 +33,19 @@ class PartedReduceKernel(ReduceKernel):
         return True
 
     def narrow(self, code: Code, work: Work) -> None:
-        """The sums of all pieces in the type of the result."""
+        """The sums of all pieces in the type of the result; of means their share of the whole."""
+        op: Any = self.layer.source
         assert work.acc is not None
+        is_share = op.kind == Reduction.MEAN
+        if work.acc is work.out and not is_share:
+            return
         dims = self.kept(code, work)
         views = view_of(code, work, work.acc, dims), view_of(code, work, work.out, dims)
-        made = isa.Unary(kind="identity", in_view=views[0], out_view=views[1], box=self.box(code, work, dims))
+        share = 1 / math.prod(a.extent for a in self.layer.combine if a not in self.layer.result.axes)
+        made = isa.Unary(
+            kind="affine" if is_share else "identity", in_view=views[0], out_view=views[1],
+            alpha=share if is_share else 0.0, box=limited_by_all(self.box(code, work, dims), work.when),
+        )  # fmt: skip
         code.emit(made, work.acc.buffer, work.out.buffer)
 
     def join(self, code: Code, work: Work, before: Fetched, begun: Affine) -> None:
@@ -44,7 +53,7 @@ class PartedReduceKernel(ReduceKernel):
         op: Any = self.layer.source
         dims = self.kept(code, work)
         own, other = view_of(code, work, work.out, dims), view_of(code, work, before, dims)
-        box = limited_box(self.box(code, work, dims), begun)
+        box = limited_by_all(self.box(code, work, dims), (begun, *work.when))
         made = isa.Binary(kind=JOINED[Reduction(op.kind)], a_view=own, b_view=other, out_view=own, box=box)
         code.emit(made, work.out.buffer, before.buffer, work.out.buffer)
 

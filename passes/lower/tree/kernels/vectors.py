@@ -26,6 +26,7 @@ from frustum.passes.lower.tree.kernels.kernel import (
     coordinate,
     joined_span,
     padded,
+    placed_span,
     view_of,
 )
 from frustum.passes.lower.tree.kernels.windows import Window, window_of
@@ -240,9 +241,10 @@ class ReduceKernel(ElementKernel):
         axes = self.over(dims, summed)
         box = self.box(code, work, dims)
         out = work.out if work.acc is None else work.acc
+        is_share = op.kind == Reduction.MEAN and work.acc is None
         made = isa.Reduce(
-            kind=str(op.kind), in_view=view_of(code, work, held, dims), out_view=view_of(code, work, out, dims),
-            axes=axes, box=box, scale=1 / count if op.kind == Reduction.MEAN else 1.0, accumulate=work.level,
+            kind="sum" if op.kind == Reduction.MEAN and not is_share else str(op.kind), in_view=view_of(code, work, held, dims), out_view=view_of(code, work, out, dims),
+            axes=axes, box=box, scale=1 / count if is_share else 1.0, accumulate=work.level,
         )  # fmt: skip
         code.emit(made, held.buffer, out.buffer)
 
@@ -291,7 +293,7 @@ class PoolKernel(Kernel):
             if number < len(self.windows):
                 window = self.windows[number]
                 span, stride = window_of(
-                    self.layer, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
+                    self.layer, 0, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
                 )
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
@@ -331,27 +333,38 @@ class ResizeKernel(Kernel):
 
     four: tuple[tuple[Axis, ...], ...] = ()
     read: tuple[Position | None, ...] = ()
-    """Of rows and columns what is read of the operand; None: at their own positions."""
+    """Of rows and columns what is read of the operand; None: at their own positions, or at one."""
 
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self.four
+
+    def dense(self) -> Sequence[tuple[Axis, ...]]:
+        return [axes for axes, position in zip(self.four[2:], self.read, strict=True) if position is not None]
 
     def write(self, code: Code, work: Work) -> None:
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
         held, shape = work.operands[0], g.shape_of(op.x)
         view = view_of(code, work, held, self.four)
-        strides, spans = list(view.strides), []
+        strides, spans, boxes = list(view.strides), [], [joined_span(code, axes, work) for axes in self.four]
         for number, position in enumerate(self.read):
+            if position is not None:
+                boxes[2 + number] = placed_span(code, self.four[2 + number], work)
             dim = next((d for d in held.dims if position is not None and d.coordinate == position), None)
-            if dim is None:
-                span = joined_span(code, self.four[2 + number], work)
+            axes = [axis for d in held.dims for axis, _ in d.coordinate.terms]
+            if dim is not None:
+                strides[2 + number] = dim.stride
+                spans.append(Span(dim.span.start, dim.span.extent, shape[2 + number]))
+            elif {*axes} & {*self.four[2 + number]}:
+                spans.append(boxes[2 + number])
             else:
-                span, strides[2 + number] = dim.span, dim.stride
-            spans.append(Span(span.start, span.extent, shape[2 + number]))
+                spans.append(Span(ZERO, 1, 1))
+        down, across = self.read
+        scale = (1.0 if down is None else op.scale[0], 1.0 if across is None else op.scale[1])
+        offset = (0.0 if down is None else op.offset[0], 0.0 if across is None else op.offset[1])
         made = isa.Resize(
-            mode=str(op.mode), rounding=str(op.rounding), scale=tuple(op.scale), offset=tuple(op.offset),
+            mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
-            rows=spans[0], cols=spans[1], box=Box.of(*(joined_span(code, axes, work) for axes in self.four)),
+            rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)
