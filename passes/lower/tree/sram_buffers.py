@@ -175,8 +175,9 @@ class SramBuffers(LoopSpans):
         if way == "store":
             home, parts = self.dram.stored(tensor)
             conditions += self.once(tensor, box)
-            for k in range(self.planes(tensor)) if home is not None else ():
-                transfer(self.code, "gdma", box, place.plane(k), home.plane(k), conditions)
+            for k in range(self.planes(tensor)):
+                if home is not None:
+                    transfer(self.code, "gdma", box, place.plane(k), home.plane(k), conditions)
             for part in parts:
                 part.store(self.code, box, place, conditions)
             return

@@ -243,7 +243,8 @@ class ReduceKernel(ElementKernel):
         out = work.out if work.acc is None else work.acc
         is_share = op.kind == Reduction.MEAN and work.acc is None
         made = isa.Reduce(
-            kind="sum" if op.kind == Reduction.MEAN and not is_share else str(op.kind), in_view=view_of(code, work, held, dims), out_view=view_of(code, work, out, dims),
+            kind="sum" if op.kind == Reduction.MEAN and not is_share else str(op.kind),
+            in_view=view_of(code, work, held, dims), out_view=view_of(code, work, out, dims),
             axes=axes, box=box, scale=1 / count if is_share else 1.0, accumulate=work.level,
         )  # fmt: skip
         code.emit(made, held.buffer, out.buffer)
