@@ -110,8 +110,9 @@ def products_of(layer: Layer) -> Iterator[MatrixProduct]:
 
 
 def _axes(operand: Operand) -> set[Axis]:
-    """Axes of the layer that move the positions of an operand."""
-    return {axis for position in _positions(operand) for axis, _ in position.refined().terms}
+    """Axes of the layer that move the positions of an operand, or say of which tensor it is."""
+    guards = (guard.position for piece in operand.pieces for guard in piece.guards)
+    return {axis for position in (*_positions(operand), *guards) for axis, _ in position.refined().terms}
 
 
 def _positions(operand: Operand) -> Iterator[Affine]:
