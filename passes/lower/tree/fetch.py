@@ -93,32 +93,34 @@ def fetch(
     for piece in operand.pieces:
         for place in places(piece.tensor):
             parts += _Piece(code, piece, into.dims, place).parts(region, into.end())
-    fill = _fill(code, engine, operand, into, parts) if fills else None
+    fill = _fill(code, engine, operand, into, parts, places) if fills else None
     for part in parts:
         move(code, engine, into.element, part.region, part.src, part.dst, fill)
 
 
 def _fill(
-    code: Code, engine: CopyEngine, operand: Operand, into: Fetched, parts: Sequence[_Part]
+    code: Code, engine: CopyEngine, operand: Operand, into: Fetched, parts: Sequence[_Part], places: PlacesOf
 ) -> float | None:  # fmt: skip
     """What the one copy of the operand writes beyond ends; None where there are several, and values lie there already,
     or nothing is beyond."""
-    filled = {part.piece for part in parts if part.is_filled}
+    there = {part.piece for part in parts}
+    filled = {part.piece for part in parts if part.is_filled} | {p for p in operand.pieces if p not in there}
     known = {guard.fill for piece in filled for guard in piece.guards if guard.fill is not None}
     if not known:
         return None
     if len(known) > 1 and len(operand.pieces) > 1:
         raise NotLowered(f"several tensors with several values beyond their ends: {sorted(map(str, known))}")
-    (fill, *more), (first, *others) = known, parts
-    if not others and not more and can_fill(code, first.region, first.src, first.dst):
+    fill, *more = known
+    if len(parts) == 1 and not more and can_fill(code, parts[0].region, parts[0].src, parts[0].dst):
         return fill
-    write_values(code, engine, first.src.buffer, into, [g for g in first.piece.guards if g.fill is not None])
+    guards = [g for piece in operand.pieces if piece in filled for g in piece.guards if g.fill is not None]
+    write_values(code, engine, places(operand.pieces[0].tensor)[0].buffer, into, guards)
     return None
 
 
 def write_values(code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, guards: Sequence[Guard]) -> None:
-    """The values that stand beyond ends in a core's buffer: that of the last guard everywhere, then of each before it what
-    is beyond, as the first one decides.  `near`: any buffer that the engine reads."""
+    """The values that stand beyond ends in a core's buffer: that of the last guard everywhere, then of each before it
+    what is beyond, as the first one decides.  `near`: any buffer that the engine reads."""
     assert guards[-1].fill is not None
     write_value(code, engine, near, into, guards[-1].fill)
     for guard in reversed(guards[:-1] if len({each.fill for each in guards}) > 1 else ()):

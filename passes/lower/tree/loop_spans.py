@@ -53,7 +53,7 @@ class PlanLoop:
 
     axis: Axis
     group: frozenset[Axis]
-    inside: tuple[Layer, ...]
+    inside: list[Layer]
     level: int
     step: int
     count: int
@@ -99,7 +99,7 @@ class LoopSpans(Ranged):
         return step, ceil_div(outer.extent, step)
 
     def pass_of(self, loop: PlanLoop, made: Made, at: int = 0) -> dict[str, dict[Axis, Span]]:
-        """What all layers make in pass `at` of those that a pass of the program's loop makes, from the last layer back."""
+        """What all layers make in pass `at` of those that one of the program's loop makes, from the last layer back."""
         axis, group, inside = loop.axis, loop.group, loop.inside
         counts = [*self.code.counts[: loop.level], ceil_div(loop.count, loop.period)]
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)

@@ -223,7 +223,8 @@ class PieceChoice(PieceCosts):
             )  # fmt: skip
         return (
             type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
-            tuple(sorted(numbers(tuple(kernel.whole)))), numbers(self.layer.result.axes), numbers(self.summed),
+            tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())),
+            numbers(self.layer.result.axes), numbers(self.summed),
             size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),
         )  # fmt: skip
 
@@ -327,11 +328,8 @@ class PieceChoice(PieceCosts):
 
     def is_dense(self, axis: Axis, group: Sequence[Axis], extents: Extents) -> Any:
         """Windows go on from one axis to the next only where the inner one is whole."""
-        kernel = self.kernel
-        if not isinstance(kernel, ProductKernel):
-            return np.ones_like(extents[axis], bool)
-        windows = [w for w in kernel.windows if w is not None and w.made == tuple(group)]
-        return (extents[axis] == axis.extent) if windows else np.ones_like(extents[axis], bool)
+        is_dense = tuple(group) in (*map(tuple, self.kernel.dense()),)
+        return (extents[axis] == axis.extent) if is_dense else np.ones_like(extents[axis], bool)
 
     def is_clipped(self, axis: Axis, extents: Extents, dealt: Axis | None) -> Any:
         return self.overshoots(axis, extents, dealt) | (not self.inside[axis])

@@ -156,7 +156,7 @@ def _is_around(outer: Span, span: Span, counts: Sequence[int]) -> bool:
 
 
 def hull(spans: Iterable[Span]) -> Span:
-    """The smallest span around several, but those of no position; where they move unlike each other, all positions up to
+    """The smallest span around several, but those of no position; where they move unlike each other, all up to
     the last bound."""
     several = list(spans)
     first, *rest = [span for span in several if span.extent] or several[:1]

@@ -89,7 +89,7 @@ class SramBuffers(LoopSpans):
     def ring_of(
         self, tensor: Tensor, names: Sequence[str], roll: Roll
     ) -> tuple[tuple[Axis, int], dict[Axis, Span]] | None:
-        """The axis along which what layers touch of a tensor rolls in a loop, and how many positions stay, with the box;
+        """The axis along which what layers touch of a tensor rolls in a loop, how many positions stay, and the box;
         none where no pass needs what others had."""
         if roll.at is None:
             box = self.box_of(tensor, names, roll.made)
@@ -172,8 +172,7 @@ class SramBuffers(LoopSpans):
         conditions = list(conditions)
         if way == "store":
             home, parts = self.dram.stored(tensor)
-            if self.dram.parts.get(tensor):
-                conditions += self.once(tensor, box)
+            conditions += self.once(tensor, box)
             if home is not None:
                 transfer(self.code, "gdma", box, place, home, conditions)
             for part in parts:
@@ -203,11 +202,11 @@ class SramBuffers(LoopSpans):
         return found
 
     def once(self, tensor: Tensor, box: Mapping[Axis, Span]) -> list[Affine]:
-        """Numbers that are 0 or more in the passes in which a part of an output is stored, each element in one alone.
+        """Numbers that are 0 or more in the passes in which a part of a result is stored, each element in one alone.
         NotLowered where passes make parts of each other's."""
         counts = self.code.counts
         if is_repeated(box, counts):
-            raise NotLowered(f"{tensor.name}: an output of which several passes make the same")
+            raise NotLowered(f"{tensor.name}: several passes store the same of it")
         still = [level for level in range(len(counts)) if not any(step_at(span, level) for span in box.values())]
         return [Affine.index(level, -1) for level in still]
 

@@ -82,7 +82,7 @@ class PlanWalk(Computes):
         if count == 1:
             self.visit(node.body, made, held)
             return
-        loop = PlanLoop(axis, group, tuple(inside), level, step, count)
+        loop = PlanLoop(axis, group, inside, level, step, count)
         period = self.period_of(loop, made, self.dram.order)
         if period > 1:
             self.several(node, replace(loop, period=period), made, held)
@@ -105,7 +105,7 @@ class PlanWalk(Computes):
             self.rolls.pop()
 
     def several(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
-        """A loop of which a pass of the program makes several passes: one after the other, each with spans of its own."""
+        """A loop of which a pass of the program makes several: one after the other, each with spans of its own."""
         is_rolling = node.halo is Halo.ROLLING
         before = self.several_before(node, loop, made) if is_rolling else 0
         known, rings = dict[int, Made](), dict[tuple[Tensor, tuple[str, ...]], Place]()

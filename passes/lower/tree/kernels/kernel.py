@@ -90,6 +90,10 @@ class Kernel(ABC):
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         """Axes that share a dimension of an instruction, outermost first."""
 
+    def dense(self) -> Sequence[tuple[Axis, ...]]:
+        """Those of which a piece has positions side by side of the dimension that they make up."""
+        return ()
+
     @property
     def adds(self) -> bool:
         """Whether pieces of what is summed may follow each other."""
@@ -140,6 +144,24 @@ def joined_span(code: Code, axes: Sequence[Axis], work: Work) -> Span:
         else:
             raise NotLowered(f"axes {', '.join(a.name for a in axes)} in one dimension, of which two are clipped")
     return found or Span(ZERO, 1, 1)
+
+
+def placed_span(code: Code, axes: Sequence[Axis], work: Work) -> Span:
+    """Where a piece is in the dimension that axes make up.  NotLowered where its positions are not side by side."""
+    found, weight = Span(ZERO, 1, 1), 1
+    for axis in reversed(axes):
+        span = code.plain(work.span(axis))
+        limit = None if span.limit is None else span.limit * weight
+        if found.extent == weight and code.is_inside(found):
+            found = Span(span.start * weight, span.extent * weight, span.bound * weight, limit)
+        elif span.extent == 1 and code.is_inside(span):
+            end = found.bound if found.limit is None else found.limit
+            limit = None if code.is_inside(found) else span.start * weight + end
+            found = Span(found.start + span.start * weight, found.extent, axis.extent * weight, limit)
+        else:
+            raise NotLowered(f"positions along {', '.join(a.name for a in axes)} that are not side by side")
+        weight *= axis.extent
+    return found
 
 
 def stride_of(held: Fetched, axes: Sequence[Axis], code: Code, work: Work) -> int:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from xdsl.ir import Operation
@@ -13,7 +14,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
-from frustum.dialects.functions import Pooling, Reduction
+from frustum.dialects.functions import Interpolation, Pooling, Reduction
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, coordinate
 from frustum.passes.lower.tree.kernels.products import product_kernels
 from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
@@ -115,12 +116,6 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     )  # fmt: skip
 
 
-def _along(axes: Iterable[Axis], index: Iterable[tuple[Axis, Position | None]]) -> list[Position]:
-    """The positions that some of these axes move."""
-    refined = [position.refined() for _, position in index if position is not None]
-    return [each for each in refined if {axis for axis, _ in each.terms} & {*axes}]
-
-
 def _resize(layer: Layer) -> Iterator[Kernel]:
     (operand,) = layer.operands
     if len(operand.pieces) > 1:
@@ -128,16 +123,21 @@ def _resize(layer: Layer) -> Iterator[Kernel]:
     images, channels, rows, columns = map(leaves, layer.result.dims)
     read: list[Position | None] = [None, None]
     dims = [coordinate(axis) for axis in (*images, *channels)]
-    piece = operand.pieces[0]
+    op, taps = layer.source, iter(layer.combine)
     for number, made in enumerate((rows, columns)):
-        own, by_leaf = (_along(made, each) for each in (piece.index, piece.by_leaf))
-        if all(p.is_linear and len(p.terms) == 1 and p.terms[0][1] == 1 and not p.offset for p in by_leaf):
+        sizes = {g.shape_of(each)[2 + number] for each in (op.x, op.result)}  # type: ignore[attr-defined]
+        if len(sizes) == 1 and op.scale[number] == 1 and op.offset[number] == 0:  # type: ignore[attr-defined]
             dims += [coordinate(axis) for axis in made]
-        elif len(own) == 1:
-            read[number] = replace(own[0], bend="", extent=0)
-            dims.append(read[number] or own[0])
-        else:
+            continue
+        tap = itertools.islice(taps, int(op.mode == Interpolation.LINEAR))  # type: ignore[attr-defined]
+        moved = {*made, *tap}
+        positions = (each.refined() for _, each in operand.pieces[0].index if each is not None)
+        own = [each for each in positions if {axis for axis, _ in each.terms} & moved]
+        if len(own) > 1:
             raise NotLowered(f"{layer.name}: resized positions that are several axes")
+        if own:
+            read[number] = replace(own[0], bend="", extent=0)
+            dims.append(replace(own[0], bend="", extent=0))
     yield ResizeKernel(
         layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer),
         four=(images, channels, rows, columns), read=tuple(read),

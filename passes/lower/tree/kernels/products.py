@@ -57,6 +57,9 @@ class ProductKernel(Kernel):
         """Images, groups with channels, rows and columns."""
         return [self.images, (*self.factors.groups, *self.factors.channels), self.rows, self.columns]
 
+    def dense(self) -> Sequence[tuple[Axis, ...]]:
+        return [window.made for window in self.windows if window is not None]
+
     @cached_property
     def act(self) -> Act | None:
         return Act("affine", self.scale) if self.scale != 1.0 else super().act
@@ -81,7 +84,9 @@ class ProductKernel(Kernel):
                 read.append(joined_span(code, axes, work))
                 seen.append(stride_of(lines, axes, code, work))
             else:
-                span, stride = window_of(self.layer, window.coordinate, lines.dims, lambda guard: guard.fill == 0)
+                span, stride = window_of(
+                    self.layer, own.lines, window.coordinate, lines.dims, lambda guard: guard.fill == 0
+                )
                 read.append(span)
                 seen.append(stride)
         first = own.groups or own.channels

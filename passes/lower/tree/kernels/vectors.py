@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.access import Guard
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.extents import ceil_div
@@ -25,6 +26,7 @@ from frustum.passes.lower.tree.kernels.kernel import (
     coordinate,
     joined_span,
     padded,
+    placed_span,
     view_of,
 )
 from frustum.passes.lower.tree.kernels.windows import Window, window_of
@@ -246,6 +248,11 @@ class ReduceKernel(ElementKernel):
         code.emit(made, held.buffer, out.buffer)
 
 
+def _is_end_of(size: int, guard: Guard) -> bool:
+    """Whether a guard keeps the positions of a dimension of this size, and so what lies beyond is padding."""
+    return guard.stop - guard.start == size
+
+
 def pooled_sizes(layer: Layer) -> list[int]:
     """Positions of a pool's operand along each window's coordinate: what is beyond is the windows' own padding."""
     op: Any = layer.source
@@ -284,9 +291,8 @@ class PoolKernel(Kernel):
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                size = sizes[number]
                 span, stride = window_of(
-                    self.layer, window.coordinate, held.dims, lambda guard: guard.stop - guard.start == size
+                    self.layer, 0, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
                 )
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
@@ -326,27 +332,38 @@ class ResizeKernel(Kernel):
 
     four: tuple[tuple[Axis, ...], ...] = ()
     read: tuple[Position | None, ...] = ()
-    """Of rows and columns what is read of the operand; None: at their own positions."""
+    """Of rows and columns what is read of the operand; None: at their own positions, or at one."""
 
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         return self.four
+
+    def dense(self) -> Sequence[tuple[Axis, ...]]:
+        return [axes for axes, position in zip(self.four[2:], self.read, strict=True) if position is not None]
 
     def write(self, code: Code, work: Work) -> None:
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
         held, shape = work.operands[0], g.shape_of(op.x)
         view = view_of(code, work, held, self.four)
-        strides, spans = list(view.strides), []
+        strides, spans, boxes = list(view.strides), [], [joined_span(code, axes, work) for axes in self.four]
         for number, position in enumerate(self.read):
+            if position is not None:
+                boxes[2 + number] = placed_span(code, self.four[2 + number], work)
             dim = next((d for d in held.dims if position is not None and d.coordinate == position), None)
-            if dim is None:
-                span = joined_span(code, self.four[2 + number], work)
+            axes = [axis for d in held.dims for axis, _ in d.coordinate.terms]
+            if dim is not None:
+                strides[2 + number] = dim.stride
+                spans.append(Span(dim.span.start, dim.span.extent, shape[2 + number]))
+            elif {*axes} & {*self.four[2 + number]}:
+                spans.append(boxes[2 + number])
             else:
-                span, strides[2 + number] = dim.span, dim.stride
-            spans.append(Span(span.start, span.extent, shape[2 + number]))
+                spans.append(Span(ZERO, 1, 1))
+        down, across = self.read
+        scale = (1.0 if down is None else op.scale[0], 1.0 if across is None else op.scale[1])
+        offset = (0.0 if down is None else op.offset[0], 0.0 if across is None else op.offset[1])
         made = isa.Resize(
-            mode=str(op.mode), rounding=str(op.rounding), scale=tuple(op.scale), offset=tuple(op.offset),
+            mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
             in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
-            rows=spans[0], cols=spans[1], box=Box.of(*(joined_span(code, axes, work) for axes in self.four)),
+            rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)

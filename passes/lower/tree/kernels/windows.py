@@ -86,13 +86,12 @@ def factor_of(position: Position, coordinate: Position) -> int:
 
 
 def window_of(
-    layer: Layer, coordinate: Position, dims: Sequence[FetchDim], is_padding: Callable[[Guard], bool]
+    layer: Layer, operand: int, coordinate: Position, dims: Sequence[FetchDim], is_padding: Callable[[Guard], bool]
 ) -> tuple[Span, int]:  # fmt: skip
-    """Positions that windows read of their operand, 0 being the first that is there, and bytes between them.  What lies
+    """Positions that windows read of an operand, 0 being the first that is there, and bytes between them.  What lies
     beyond guards that are padding is not there; other values lie in the buffer."""
     dim = next(dim for dim in dims if dim.coordinate == coordinate)
-    pieces = [piece for operand in layer.operands for piece in operand.pieces]
-    ranges = [own for piece in pieces if (own := inside(piece, coordinate, is_padding))]
+    ranges = [own for piece in layer.operands[operand].pieces if (own := inside(piece, coordinate, is_padding))]
     low, high = coordinate.hull({})
     if ranges:
         low, high = min(first for first, _ in ranges), max(stop for _, stop in ranges)
@@ -117,8 +116,8 @@ def inside(piece: Piece, coordinate: Position, is_padding: Callable[[Guard], boo
 def is_padded(
     layer: Layer, operand: int, coordinates: Sequence[Position], value: float, is_padding: Padding
 ) -> bool:  # fmt: skip
-    """Whether all that lies beyond an operand's ends is the padding of windows, where the instruction itself takes it as
-    this value."""
+    """Whether all that lies beyond an operand's ends is the padding of windows, where the instruction itself takes it
+    as this value."""
     (piece, *others) = layer.operands[operand].pieces
     filled = [guard for guard in piece.guards if guard.fill is not None]
     found = [
