@@ -94,6 +94,8 @@ def extent(axes: tuple[Axis, ...], extents: PartExtents) -> Any:
 def products_of(layer: Layer) -> Iterator[MatrixProduct]:
     """The ways to see a layer as a product: either factor may fill the lines; none, where it is no product of two."""
     factors = [k for k, operand in enumerate(layer.operands) if layer.macs and _axes(operand) & set(layer.combine)]
+    if layer.macs and not layer.combine:
+        factors = [0, 1]  # one product for each element
     if len(factors) != 2 or any(rule is not Combine.SUM for rule in layer.combine.values()):
         return
     for lines, weights in (factors, factors[::-1]):
