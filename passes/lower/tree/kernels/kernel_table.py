@@ -92,7 +92,8 @@ def _lrn(layer: Layer) -> Iterator[Kernel]:
 
 
 def _reduce(layer: Layer) -> Iterator[Kernel]:
-    kind = Reduction(layer.source.kind)  # type: ignore[attr-defined]
+    assert isinstance(layer.source, g.ReduceOp)
+    kind = Reduction(layer.source.kind)
     if kind.is_of_parts:
         yield PartedReduceKernel(layer, _elements(layer), layer.result.axes)
     else:
@@ -124,12 +125,13 @@ def _resize(layer: Layer) -> Iterator[Kernel]:
     read: list[Position | None] = [None, None]
     dims = [coordinate(axis) for axis in (*images, *channels)]
     op, taps = layer.source, iter(layer.combine)
+    assert isinstance(op, g.ResizeOp)
     for number, made in enumerate((rows, columns)):
-        sizes = {g.shape_of(each)[2 + number] for each in (op.x, op.result)}  # type: ignore[attr-defined]
-        if len(sizes) == 1 and op.scale[number] == 1 and op.offset[number] == 0:  # type: ignore[attr-defined]
+        sizes = {g.shape_of(each)[2 + number] for each in (op.x, op.result)}
+        if len(sizes) == 1 and op.scale[number] == 1 and op.offset[number] == 0:
             dims += [coordinate(axis) for axis in made]
             continue
-        tap = itertools.islice(taps, int(op.mode == Interpolation.LINEAR))  # type: ignore[attr-defined]
+        tap = itertools.islice(taps, int(op.mode == Interpolation.LINEAR))
         moved = {*made, *tap}
         positions = (each.refined() for _, each in operand.pieces[0].index if each is not None)
         own = [each for each in positions if {axis for axis, _ in each.terms} & moved]

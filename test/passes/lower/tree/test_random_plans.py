@@ -41,7 +41,7 @@ def check(case, kib, cores=None):
 
 
 @given(random_plans.planned())
-@settings(max_examples=25, **SLOW)
+@settings(max_examples=8, **SLOW)
 def test_random_plans(case):
     check(case, 512)
 
@@ -54,7 +54,7 @@ def test_many_random_plans(case, kib, cores):
 
 
 @given(random_plans.planned(most=2, depth=0))
-@settings(max_examples=15, **SLOW)
+@settings(max_examples=5, **SLOW)
 def test_bytes_of_computes_are_those_that_are_counted(case):
     try:
         moved, counted = lowered_plans.check_lowered(case, lowered_plans.machine("edge"))
