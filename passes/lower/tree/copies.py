@@ -154,10 +154,9 @@ class _Writer:
                 found[number] = replace(dim, span=replace(dim.span, limit=limit))
         for number, dim in enumerate(found[: DIMENSIONS - len(dims)]):
             if left:  # its one position is inside where the condition holds; the limit is as far, or none
-                start = left.pop()
+                start, further = left.pop(), dim.span.limit
                 bound = self.code.extremes(start)[1] + 1
-                limit = None if dim.span.limit is None else dim.span.limit * bound
-                found[number] = replace(dim, span=Span(start, 1, bound, limit))
+                found[number] = replace(dim, span=Span(start, 1, bound, None if further is None else further * bound))
         if left:
             raise NotLowered("a copy that is made in some passes only, by more conditions than it has ends")
         return found

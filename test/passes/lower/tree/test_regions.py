@@ -155,4 +155,5 @@ def test_one_copy_fills_only_what_it_can_say():
 
 def test_spans_are_regions_of_the_positions_that_there_are():
     region = Region.of([Span(Affine(-1), 4, 8, Affine(2))])
-    assert set(wanted(region, End(None, (Term(Linear({0: 1}), 1),)), End(None, (Term(Linear({0: 1}), 1),)), [])) == {0, 1}
+    plain = End(None, (Term(Linear({0: 1}), 1),))
+    assert set(wanted(region, plain, plain, [])) == {0, 1}
