@@ -94,6 +94,8 @@ def extent(axes: tuple[Axis, ...], extents: PartExtents) -> Any:
 def products_of(layer: Layer) -> Iterator[MatrixProduct]:
     """The ways to see a layer as a product: either factor may fill the lines; none, where it is no product of two."""
     factors = [k for k, operand in enumerate(layer.operands) if layer.macs and _axes(operand) & set(layer.combine)]
+    if layer.macs and not layer.combine:
+        factors = [0, 1]  # one product for each element
     if len(factors) != 2 or any(rule is not Combine.SUM for rule in layer.combine.values()):
         return
     for lines, weights in (factors, factors[::-1]):
@@ -110,8 +112,9 @@ def products_of(layer: Layer) -> Iterator[MatrixProduct]:
 
 
 def _axes(operand: Operand) -> set[Axis]:
-    """Axes of the layer that move the positions of an operand."""
-    return {axis for position in _positions(operand) for axis, _ in position.refined().terms}
+    """Axes of the layer that move the positions of an operand, or say of which tensor it is."""
+    guards = (guard.position for piece in operand.pieces for guard in piece.guards)
+    return {axis for position in (*_positions(operand), *guards) for axis, _ in position.refined().terms}
 
 
 def _positions(operand: Operand) -> Iterator[Affine]:

@@ -94,23 +94,22 @@ class Reader:
         """Raises KeyError for an operation with several results that has no function here."""
         known = OPERATIONS.get(type(op))
         found = None if known is None else known(self, op)
-        if found is None and known is not None and self.copy_operands(op):
-            found = known(self, op)
+        for is_flat in (False, True):
+            if found is None and known is not None and self.copy_operands(op, is_flat=is_flat):
+                found = known(self, op)
         if found is None:
             found = self.whole(op)
         self.views[op.results[0]] = found
 
-    def copy_operands(self, op: Operation) -> bool:
-        """Copy operands whose dimensions are several axes, or are read at rounded positions, into tensors with one axis
-        for each: of these every relation says something. Whether there are any."""
+    def copy_operands(self, op: Operation, *, is_flat: bool) -> bool:
+        """Copy operands that are no tensors into such, with the axes that they have, or one for each dimension
+        (`is_flat`): of these every relation says something. Whether there are any."""
         found = False
         for value in op.operands:
             view = self.view(value)
-            positions = [position for piece in view.pieces for _, position in piece.index]
-            if all(len(leaves(own)) <= 1 for own in view.dims) and all(each.is_linear for each in positions):
-                continue
-            dims = [dim(str(k), extent) for k, extent in enumerate(view.shape)]
-            if view.at(map(Affine.along, dims)) is not None:
+            dims = [dim(str(k), extent) for k, extent in enumerate(view.shape)] if is_flat else list(view.dims)
+            is_needed = not is_tensor(view) or (is_flat and any(len(leaves(own)) > 1 for own in view.dims))
+            if is_needed and view.at(map(Affine.along, dims)) is not None:
                 self.views[value], found = self.copied(view, op, dims, value), True
         return found
 
@@ -225,6 +224,12 @@ class Reader:
     def optional(self, value: SSAValue | None, dims: Sequence[Dim]) -> list[View | None]:
         """The read of an operand that may be absent."""
         return [] if value is None else [self.along(value, dims)]
+
+
+def is_tensor(view: View) -> bool:
+    """Whether it has the elements of one tensor, each once."""
+    (piece, *others) = view.pieces
+    return not others and not piece.guards and all(position == Affine.of(axis) for axis, position in piece.index)
 
 
 def _identity(tensor: Tensor) -> Piece:

@@ -145,15 +145,20 @@ class _Writer:
 
     def four(self, dims: list[CopyDim], conditions: list[Affine]) -> list[CopyDim]:
         """Four dimensions, with limits that leave nothing where a condition is negative."""
-        found = [*([CopyDim(Span(ZERO, 1, 1), Side(0), Side(0))] * (DIMENSIONS - len(dims))), *dims]
-        left = strictest(self.code, conditions)
+        one = CopyDim(Span(ZERO, 1, 1), Side(0), Side(0))
+        found, left = [*([one] * (DIMENSIONS - len(dims))), *dims], strictest(self.code, conditions)
         for number, dim in reversed(list(enumerate(found))):
             if left and dim.span.limit is None:
                 last = self.code.extremes(dim.span.start)[1] + dim.span.extent
                 limit = (left.pop() + 1) * max(1, min(dim.span.bound, last))
                 found[number] = replace(dim, span=replace(dim.span, limit=limit))
+        for number, dim in enumerate(found[: DIMENSIONS - len(dims)]):
+            if left:  # its one position is inside where the condition holds; the limit is as far, or none
+                start, further = left.pop(), dim.span.limit
+                bound = self.code.extremes(start)[1] + 1
+                found[number] = replace(dim, span=Span(start, 1, bound, None if further is None else further * bound))
         if left:
-            raise NotLowered("a copy that is made in some passes only, by more conditions than it has dimensions")
+            raise NotLowered("a copy that is made in some passes only, by more conditions than it has ends")
         return found
 
 

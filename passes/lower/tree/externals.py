@@ -1,4 +1,4 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
+# Tests: test/passes/lower/tree/test_views.py
 """What a program has in DRAM: a buffer for each tensor that goes there, in the form that the host knows."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
+# Tests: test/passes/lower/tree/test_views.py
 """What a core holds of an operand, brought from where the parts of its view lie.
 
 A view may be of several tensors side by side, with values of its own where none is, and each tensor may lie in several

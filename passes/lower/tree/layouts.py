@@ -1,4 +1,3 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
 """The order in which the axes of a tensor lie in buffers: that of its dimensions, but for what readers see as one.
 
 A reader that counts through several axes as through one (boxes of all rows and columns of a map side by side) moves by

@@ -36,6 +36,7 @@ from frustum.passes.lower.tree.spans import (
     rolled,
     span_of,
     step_at,
+    still,
     through,
     widest,
 )
@@ -123,6 +124,11 @@ class LoopSpans(Ranged):
                 if along is not None and along in box:
                     needed[tensor].append(box[along])
         return found
+
+    def only_pass(self, loop: PlanLoop, made: Made) -> dict[str, dict[Axis, Span]]:
+        """What all layers make in a loop of one pass: what nobody asks for is not made."""
+        found = self.pass_of(loop, made)
+        return {name: {a: still(span, loop.level) for a, span in spans.items()} for name, spans in found.items()}
 
     def in_proportion(self, own: Span, outer: Span, loop: PlanLoop, at: int) -> Span:
         """The share of a layer's span that a pass along the named axis has."""

@@ -178,6 +178,8 @@ class _Writer:
         found, size = list[FetchDim](), size_of(element)
         for each in reversed(coordinates):
             span = through(each, FAR, self.now)
+            if span.extent == FAR:
+                raise NotLowered(f"{self.layer.name}: rounded positions that loops move by parts of one")
             found.append(FetchDim(each, span, size))
             size *= span.extent
         return tuple(reversed(found)), size

@@ -1,4 +1,4 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
+# Tests: test/passes/lower/tree/test_views.py
 """Outputs of a network as views of tensors: where in an output's buffer the positions of a tensor lie.
 
 A tensor that an output has once, position for position, has its home there. What cannot be a home is written when the

@@ -1,4 +1,4 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
+# Tests: test/passes/lower/tree/test_views.py
 """Where tensors lie: buffers in SRAM and DRAM, and which positions of a tensor each holds."""
 
 from __future__ import annotations

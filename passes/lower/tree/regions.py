@@ -1,4 +1,3 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
 """Copies between two buffers of the positions that satisfy inequalities.
 
 A region is a box of some dimensions and linear inequalities of the positions along these. Along each dimension an

@@ -96,9 +96,24 @@ def _reaches_inside(own: Position, spans: Spans, extent: int, beyond: tuple[int,
             ends = factor * span.start.base, factor * (span.start.base + span.extent - 1)
             first, last = first + max(ends), last + min(ends)
         else:
-            first, last = first + min(0, factor * (span.bound - 1)), last + max(0, factor * (span.bound - 1))
+            ends = factor * _first_end(span), factor * _last_start(span)
+            first, last = first + min(ends), last + max(ends)
     low, high = beyond if own.bend == "reflect" else (0, 0)
     return first // own.divisor >= low and last // own.divisor < extent - high
+
+
+def _first_end(span: Span) -> int:
+    """The least of the last positions of all passes."""
+    low = span.start.base
+    return min(low + span.extent, span.bound) - 1 if low >= 0 and min(span.start.loops, default=0) >= 0 else 0
+
+
+def _last_start(span: Span) -> int:
+    """The first position of the last pass, or one behind it."""
+    steps = [each for each in span.start.loops if each]
+    if len(steps) != 1 or steps[0] < 0 or span.start.core or span.start.cluster:
+        return span.bound - 1
+    return span.bound - 1 - (span.bound - 1 - span.start.base) % steps[0]
 
 
 def settled(span: Span) -> Span:
@@ -209,6 +224,16 @@ def latest(spans: Iterable[Span]) -> Span | None:
         if span.extent and (found is None or (end(span) - end(found)).base > 0):
             found = span
     return found
+
+
+def still(span: Span, level: int) -> Span:
+    """The span in the first pass of a loop, of which there is no other."""
+
+    def at(value: Affine) -> Affine:
+        loops = tuple(0 if k == level else each for k, each in enumerate(value.loops))
+        return Affine(value.base, loops, value.cluster, value.core)
+
+    return replace(span, start=at(span.start), limit=None if span.limit is None else at(span.limit))
 
 
 def later(span: Span, level: int, passes: int) -> Span:

@@ -80,10 +80,10 @@ class PlanWalk(Computes):
         level = self.code.depth
         step, count = self.step_of(node, axis, inside, made)
         is_rolling = node.halo is Halo.ROLLING
-        if count == 1:
-            self.visit(node.body, made, held)
-            return
         loop = PlanLoop(axis, group, inside, level, step, count)
+        if count == 1:
+            self.visit(node.body, {**made, **self.only_pass(loop, made)}, held)
+            return
         period = self.period_of(loop, made, self.dram.order)
         if period > 1:
             self.several(node, replace(loop, period=period), made, held)

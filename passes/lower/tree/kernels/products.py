@@ -26,6 +26,7 @@ from frustum.passes.lower.tree.kernels.kernel import (
     stride_of,
     view_of,
 )
+from frustum.passes.lower.tree.kernels.vectors import axes_of
 from frustum.passes.lower.tree.kernels.windows import Window, is_padded, window_of, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
 
@@ -246,9 +247,8 @@ def _positions(
             yield before, (), window.made, (None, window)
 
 
-def _moved(layer: Layer, k: int) -> set[Axis]:
-    positions = [p for piece in layer.operands[k].pieces for _, p in piece.by_leaf if p is not None]
-    return {axis for each in positions for axis, _ in each.refined().terms}
+def _moved(layer: Layer, k: int) -> frozenset[Axis]:
+    return axes_of(layer.operands[k])
 
 
 def _tensor_order(layer: Layer, k: int) -> list[Axis]:
