@@ -37,6 +37,11 @@ class Code:
         return self.target.cluster.cores
 
     @property
+    def clusters(self) -> int:
+        """Of a chip."""
+        return self.target.chip.clusters
+
+    @property
     def depth(self) -> int:
         """How many loops are open."""
         return len(self.counts)
@@ -85,7 +90,7 @@ class Code:
 
     def extremes(self, value: Affine) -> tuple[int, int]:
         """The least and greatest value in the loops that are open."""
-        return extremes(value, self.counts, self.cores)
+        return extremes(value, self.counts, self.cores, self.clusters)
 
     def is_inside(self, span: Span) -> bool:
         """Whether no pass clips the span."""

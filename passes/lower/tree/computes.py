@@ -56,6 +56,11 @@ class Computes(SramBuffers):
                     users = [n for n in node.layers if n == maker.name or tensor in self.read_by(n)]
                     self.here[tensor].append(self.handed(maker, users, made, own, last))
             self.layer(node, layer, made, held)
+            if self.dealt is not None and self.dealt.is_exchanged and layer.result in own:
+                users = [n for n in node.layers if n == name or layer.result in self.read_by(n)]
+                (*_, place) = self.here[layer.result]
+                box = {axis: span_of(made[name], axis) for axis in layer.result.axes}
+                self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
             for tensor in (t for t in own if last[t] == name):
                 self.used -= self.here[tensor].pop().taken
 

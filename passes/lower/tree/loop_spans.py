@@ -19,7 +19,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ZERO, Affine, Span
+from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Loop
@@ -31,8 +31,10 @@ from frustum.passes.lower.tree.spans import (
     NotLowered,
     Spans,
     end,
+    extremes,
     fresh,
     hull,
+    index,
     rolled,
     span_of,
     step_at,
@@ -59,6 +61,8 @@ class PlanLoop:
     step: int
     count: int
     period: int = 1
+    is_alone: bool = False
+    """None makes more than its share of the range."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ class LoopSpans(Ranged):
     def pass_of(self, loop: PlanLoop, made: Made, at: int = 0) -> dict[str, dict[Axis, Span]]:
         """What all layers make in pass `at` of those that one of the program's loop makes, from the last layer back."""
         axis, group, inside = loop.axis, loop.group, loop.inside
-        counts = [*self.code.counts[: loop.level], ceil_div(loop.count, loop.period)]
+        counts = [*self.code.counts[: max(0, loop.level)], ceil_div(loop.count, loop.period)]
+        extremes_of = lambda value: extremes(value, counts, 1, self.code.clusters)  # noqa: E731
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
         found: dict[str, dict[Axis, Span]] = {}
         needed: dict[Tensor, list[Span]] = defaultdict(list)
@@ -110,13 +115,14 @@ class LoopSpans(Ranged):
             spans = dict(made[layer.name])
             own = next(iter(group & set(layer.axes)), None)
             if own is not None:
-                asked = list(needed[layer.result]) if own in layer.result.axes else []
-                is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, own)
+                asked = list(needed[layer.result]) if own in layer.result.axes and not loop.is_alone else []
+                is_asked = not loop.is_alone and layer not in self.in_step
+                is_asked = is_asked and self.is_read_along(group, inside, layer, own)
                 if not is_asked or self.is_read_elsewhere(layer.result, inside):
                     asked.append(self.in_proportion(span_of(spans, own), outer, loop, at))
                 if not asked:
                     raise NotLowered(f"{layer.name}: nothing asks for what it makes")
-                spans[own] = self.within(hull(widest(asked, counts)), span_of(spans, own))
+                spans[own] = self.within(hull(widest(asked, extremes_of)), span_of(spans, own))
             found[layer.name] = spans
             for tensor, box in self.boxes_read(layer, spans):
                 maker = self.network.maker.get(tensor)
@@ -136,7 +142,7 @@ class LoopSpans(Ranged):
         if share.denominator > 1:
             raise NotLowered(f"steps of {loop.step} of {outer.extent} positions, for {own.extent}")
         extent = int(share)
-        start, limit = own.start + Affine.index(loop.level, extent * loop.period) + extent * at, own.limit
+        start, limit = own.start + index(loop.level, extent * loop.period) + extent * at, own.limit
         passes = ceil_div(ceil_div(own.extent, extent), loop.period) * loop.period
         if passes * extent > own.extent and not (
             own.start.is_constant and own.start.base + own.extent >= own.bound
@@ -203,7 +209,8 @@ class LoopSpans(Ranged):
         for span in self.ends_in(node, found, group):
             step = step_at(span, level)
             if step > 0:
-                if any(c for k, c in enumerate(span.start.loops) if k != level):
+                is_moved = any(c for k, c in enumerate(span.start.loops) if k != level)
+                if is_moved or (span.start.cluster and (span.extent > step or span.start.base)):
                     raise NotLowered("a rolling loop inside another one over the same axis")
                 most = max(most, ceil_div(end(span).base, step) - 1)
         return most

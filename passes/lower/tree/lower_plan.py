@@ -41,16 +41,15 @@ class LowerPlan(ModulePass):
 
     Before: networks, each with its `fplan.plan`; element types are those of the device.  After: one `fisa.program` for
     each, with a barrier between the children of the plan's outermost sequence.  Raises NotLowered for what no program
-    is made of yet: clusters, chips, integers, and constructs that it names.
+    is made of yet: chips, integers, and constructs that it names.
     """
 
     name = "frustum-lower-plan"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
-        if target.chip.clusters > 1 or target.chips > 1:
-            clusters = target.chips * target.chip.clusters
-            raise NotLowered(f"a plan is lowered for one cluster, {target.name} has {clusters}")
+        if target.chips > 1:
+            raise NotLowered(f"a plan is lowered for one chip, {target.name} has {target.chips}")
         plans = {plan.network_name: plan for plan in plans_of(op)}
         for network in list(g.networks_of(op)):
             plan = plans.get(network.sym_name.data)

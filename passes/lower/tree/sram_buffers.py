@@ -16,7 +16,8 @@ from frustum.dialects.plan.tree import Part
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
-from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, Roll
+from frustum.passes.lower.tree.loop_spans import Made, Roll
+from frustum.passes.lower.tree.over_clusters import OverClusters
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import (
     NotLowered,
@@ -31,7 +32,7 @@ from frustum.passes.lower.tree.spans import (
 )
 
 
-class SramBuffers(LoopSpans):
+class SramBuffers(OverClusters):
     """Where tensors lie while a plan is written; `dram` has their homes, `used` counts bytes of SRAM."""
 
     dram: DramTensors
@@ -47,11 +48,11 @@ class SramBuffers(LoopSpans):
 
     def buffer(
         self, tensor: Tensor, names: Sequence[str], made: Made, *, copies: int = 1, part: Part | None = None,
-        rolls: bool = True,
+        rolls: bool = True, held: dict[Axis, Span] | None = None,
     ) -> Place:  # fmt: skip
         """A buffer in SRAM for what layers touch of a tensor; with `rolls`, along an axis that rolls a ring, in the
-        body of the loop that moves it, which keeps what later passes read."""
-        block, slack, ring, box = self.code.block, 1, None, self.box_of(tensor, names, made)
+        body of the loop that moves it, which keeps what later passes read.  `held`: the box, if it is another one."""
+        block, slack, ring, box = self.code.block, 1, None, held or self.box_of(tensor, names, made)
         key, rings = (tensor, tuple(names)), dict[tuple[Tensor, tuple[str, ...]], Place]()
         for roll in self.rolls if rolls else ():
             found = self.ring_of(tensor, names, roll)
@@ -173,6 +174,7 @@ class SramBuffers(LoopSpans):
         self.code.layer = self.numbers[next(iter(names))]
         conditions = list(conditions)
         if way == "store":
+            box = self.own_part(box)
             home, parts = self.dram.stored(tensor)
             conditions += self.once(tensor, box)
             for k in range(self.planes(tensor)):
@@ -187,8 +189,11 @@ class SramBuffers(LoopSpans):
         first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
         if gates and None not in gates and first is not None and not self.does_roll(box):
             conditions.append(Affine.index(first.level) - first.first)
+        mine = self.own_part(box) if self.dealt is not None and self.dealt.is_exchanged else box
         for k in range(self.planes(tensor)):
-            transfer(self.code, "gdma", box, self.dram.of(tensor).plane(k), place.plane(k), conditions)
+            transfer(self.code, "gdma", mine, self.dram.of(tensor).plane(k), place.plane(k), conditions)
+        if mine is not box:
+            self.exchange(tensor, place, mine, box, conditions)
         if not conditions and not place.has:
             self.dram.loaded(self.code, tensor, box, place)
 
@@ -209,7 +214,7 @@ class SramBuffers(LoopSpans):
         """Numbers that are 0 or more in the passes in which a part of a result is stored, each element in one alone.
         NotLowered where passes make parts of each other's."""
         counts = self.code.counts
-        if is_repeated(box, counts):
+        if is_repeated(box, counts, self.code.clusters):
             raise NotLowered(f"{tensor.name}: several passes store the same of it")
         still = [level for level in range(len(counts)) if not any(step_at(span, level) for span in box.values())]
         return [Affine.index(level, -1) for level in still]

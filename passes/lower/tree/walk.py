@@ -23,6 +23,7 @@ from frustum.passes.lower.tree.computes import Computes
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import DramTensors
 from frustum.passes.lower.tree.loop_spans import Made, PlanLoop, Roll
+from frustum.passes.lower.tree.over_clusters import Dealt
 from frustum.passes.lower.tree.pieces import Known
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import (
@@ -58,6 +59,7 @@ class PlanWalk(Computes):
         self.used = 0
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
+        self.dealt: Dealt | None = None
         self.known: Known = {}
         self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
@@ -74,8 +76,11 @@ class PlanWalk(Computes):
                 self.sequence(node, made, held)
 
     def loop(self, node: Loop, made: Made, held: Held) -> None:
+        if node.over is Over.CLUSTERS:
+            self.over_clusters(node, made, held)
+            return
         if node.over is not Over.TIME or node.order or node.is_pipelined:
-            raise NotLowered(f"{title(node)}: loops over clusters, orders of passes and pipelined loops")
+            raise NotLowered(f"{title(node)}: loops over cores and chips, orders of passes and pipelined loops")
         axis, group, inside = self.known_class(node)
         level = self.code.depth
         step, count = self.step_of(node, axis, inside, made)
@@ -104,6 +109,13 @@ class PlanWalk(Computes):
             self.rolls.append(Roll(level, group, self.gates_of(found, group, level), inner, self.code.block))
             self.body(node.body, inner, held)
             self.rolls.pop()
+
+    def over_clusters(self, node: Loop, made: Made, held: Held) -> None:
+        """A loop whose passes clusters make at the same time."""
+        found = self.shares(node, made)
+        self.dealt = Dealt(self.known_class(node)[1], node.halo is Halo.EXCHANGED)
+        self.visit(node.body, {**made, **found}, held)
+        self.dealt = None
 
     def several(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
         """A loop of which a pass of the program makes several: one after the other, each with spans of its own."""
@@ -195,38 +207,48 @@ class PlanWalk(Computes):
         """A residency begins: its buffer, and what is in it if nothing here makes that; a pass ahead where there is
         room for a second copy, whose bytes are returned."""
         tensor = self.tensors[resident.tensor]
-        if resident.sharded or resident.memory != "sram":
-            raise NotLowered(f"resident {resident.tensor}: shares of clusters, and other memories than SRAM")
+        if resident.memory != "sram":
+            raise NotLowered(f"resident {resident.tensor}: other memories than SRAM")
         names = [name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)]
         if resident.storage_of:
             self.here[tensor].append(self.in_storage(tensor, self.tensors[resident.storage_of]))
             return 0
-        box = self.box_of(tensor, names, made)
+        box = self.held_box(node, resident, names, made)
         size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
         is_ahead = not is_late and self.code.stage > 0 and size <= room
         gone = self.missing(tensor)
-        place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part)
+        place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part, held=box)
         if gone and resident.part is None and not is_made:
             place = replace(place, has=gone, completes=True)
         elif gone and not is_made:
             place = replace(place, has={axis: common(has, gone.get(axis, has)) for axis, has in place.has.items()})
         with self.code.at_stage(0 if is_ahead else self.code.stage):
             if not is_made and not self.is_made_anew(tensor):
-                self.move("load", tensor, box, place, names, self.conditions_of(tensor, names, made))
+                axis, share = self.share_of(node, resident) if resident.sharded else (None, None)
+                mine = {**box, axis: share} if axis is not None and share is not None else box
+                self.move("load", tensor, mine, place, names, self.conditions_of(tensor, names, made))
+                if mine is not box:
+                    self.exchange(tensor, place, mine, box)
             elif is_made and self.sum_levels(self.network.maker[tensor], made):
                 raise NotLowered(f"resident {tensor.name}: sums that wait in DRAM, where each element is written once")
         self.here[tensor].append(place)
         return size * is_ahead
 
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
-        """What its maker has made goes to DRAM where others want it."""
+        """Its maker is done: who holds it gets it, and DRAM where others want it."""
         tensor = self.tensors[resident.tensor]
-        if not self.leaves(tensor, node, resident) or held.get(tensor) == () or self.is_made_anew(tensor):
+        if self.is_made_anew(tensor):
             return
-        maker = self.network.maker[tensor]
-        box = {axis: span_of(made[maker.name], axis) for axis in tensor.axes}
-        (*outer, place) = self.here[tensor]
-        gone = missing_of(tensor, outer)
-        self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
+        first, *later = node.children[resident.first : resident.last + 1]
+        maker, (*outer, place) = self.network.maker[tensor], self.here[tensor]
+        near = self.opened([first], made) if self.dealt is None else made
+        box = {axis: span_of(near[maker.name], axis) for axis in tensor.axes}
+        is_local = self.dealt is not None and not self.dealt.is_exchanged
+        if not is_local and self.is_read(resident, later):
+            names = [name for child in (first, *later) for name in layers_in(child)]
+            self.exchange(tensor, place, box, self.held_box(node, resident, names, made))
+        if self.leaves(tensor, node, resident) and held.get(tensor) != ():
+            gone = missing_of(tensor, outer)
+            self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
