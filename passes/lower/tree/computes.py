@@ -11,17 +11,20 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import Span
+from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.copies import size_of
+from frustum.passes.lower.tree.kernels.joins import join_kernel
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import LayerPart, Sums
+from frustum.passes.lower.tree.over_clusters import send_parts
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
+from frustum.passes.lower.tree.places import Place, packed
 from frustum.passes.lower.tree.slices import SliceChoice, Slices
 from frustum.passes.lower.tree.spans import (
     NotLowered,
@@ -170,6 +173,29 @@ class Computes(SramBuffers):
             Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), self.begins_there(layer)),
         )  # fmt: skip
         part.write(self.code)
+
+    def join_parts(self, layer: Layer, made: Made, own: Spans) -> None:
+        """A reduction of which each cluster has made its part, `own`: all get those of the others, and join them."""
+        code, (place,) = self.code, self.here[layer.result]
+        box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
+        parts = self.pieces(layer, own).kernel
+        others = Axis("others", code.clusters - 1)
+        kernel, sent = join_kernel(parts, others)
+        strides, size = packed((others, *box), {others: Span(ZERO, others.extent, others.extent), **box}, place.element)
+        buffer = code.allocate("sram", size * place.planes)
+        to = Place(
+            buffer, "sram", place.element, strides, {axis: span.start for axis, span in box.items()},
+            planes=place.planes, plane_bytes=size,
+        )  # fmt: skip
+        send_parts(code, place, box, others, to)
+        elements = {**self.elements, sent: place.element}
+        with code.repeat(others.extent) as index:
+            at = replace(to, origin={**to.origin, others: index * -1})
+            found = PieceChoice(code, kernel, box, elements, {}, {}).best()
+            if found is None:
+                raise NotLowered(f"{layer.name}: no piece of the parts of clusters fits the cores")
+            places = lambda tensor: [at if tensor is sent else place]  # noqa: E731
+            LayerPart(kernel, box, found.pieces, places, [place], elements).write(code)
 
     def pieces(self, layer: Layer, spans: Spans) -> Candidate:
         """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits."""

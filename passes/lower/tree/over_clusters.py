@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.clusters import distributed_in, shares_of
 from frustum.dialects.plan.tree import Halo, Loop, Node, Resident
 from frustum.dialects.plan.tree import Sequence as Children
+from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, PlanLoop
 from frustum.passes.lower.tree.places import Place, Run
 from frustum.passes.lower.tree.regions import Clip, Linear, Region, move
@@ -45,9 +47,6 @@ class OverClusters(LoopSpans):
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
         if outer.extent < axis.extent or self.dealt is not None:
             raise NotLowered(f"{title(node)}: loops over clusters inside others over the same axis")
-        for layer in inside:
-            if group & {own for own in layer.axes if own not in layer.result.axes}:
-                raise NotLowered(f"{title(node)}: sums of {layer.name} over clusters")
         is_alone = node.halo is Halo.EXCHANGED
         return PlanLoop(axis, group, inside, CLUSTERS, step, node.passes, is_alone=is_alone)
 
@@ -103,6 +102,11 @@ class OverClusters(LoopSpans):
             raise NotLowered(f"{title(resident)}: shares that are not all of one length")
         return axis, Span(Affine(cluster=step), step, axis.extent)
 
+    def summed_in(self, node: Loop) -> list[Layer]:
+        """Layers of which each cluster of a loop makes a part of all results."""
+        _, group, inside = self.known_class(node)
+        return [layer for layer in inside if group & {own for own in layer.axes if own not in layer.result.axes}]
+
     # ------------------------------------------------------------ exchange
 
     def exchange(
@@ -134,7 +138,7 @@ class OverClusters(LoopSpans):
         dims = [own if each is axis else meet(span, wanted[each]) for each, span in made.items()]
         position, code = Linear({number: 1}), self.code
         asked, there = _moved(wanted[axis], by), _moved(made[axis], by)
-        at: dict[Run, Linear] = {(each,): Linear({k: 1}) for k, each in enumerate(made)}
+        at = _positions(made)
         clips = [Clip(position + asked.start * -1, asked.extent), *place.clips(at)]
         if code.extremes(by)[0] > 0:
             clips.append(Clip(-position + there.start + -1, None))
@@ -147,6 +151,23 @@ class OverClusters(LoopSpans):
         for k in range(place.planes):
             target = replace(far.plane(k).end(at), peer=by + Affine(cluster=1))
             move(code, "cdma", place.element, region, place.plane(k).end(at), target)
+
+
+def send_parts(code: Code, place: Place, box: Mapping[Axis, Span], others: Axis, to: Place) -> None:
+    """Each cluster sends a box to all others; from each one it comes to a position of its own along an axis."""
+    at = _positions(box)
+    with code.repeat(code.clusters - 1) as index:
+        for by, slot in ((index + 1, index), (index * -1 - 1, index * -1 + (code.clusters - 2))):
+            peer = by + Affine(cluster=1)
+            ends = peer * -1 + (code.clusters - 1) if by.base > 0 else peer
+            region = replace(Region.of(list(box.values())), conditions=(ends,))
+            for k in range(place.planes):
+                target = to.plane(k).end({**at, (others,): Linear({}, slot)})
+                move(code, "cdma", place.element, region, place.plane(k).end(at), replace(target, peer=peer))
+
+
+def _positions(box: Mapping[Axis, Span]) -> dict[Run, Linear]:
+    return {(each,): Linear({k: 1}) for k, each in enumerate(box)}
 
 
 def own_share(span: Span) -> Span:

@@ -133,8 +133,10 @@ class SramBuffers(OverClusters):
             is_free = not others and old in own and last[old] == layer.name and old not in self.carried
             is_alike = self.elements[old] == self.elements[layer.result]
             does_roll = any(self.ring_of(layer.result, users, roll) for roll in self.rolls)
-            # a ring is as long as its own readers need
-            if is_free and is_alike and not does_roll and self.here[old][-1].ring is None:
+            box = self.box_of(layer.result, users, made)
+            is_larger = any(box[axis].extent > span_of(made[layer.name], axis).extent for axis in box)
+            # a ring is as long as its own readers need, and in an exchange what a cluster gets beside its share lies there
+            if is_free and is_alike and not does_roll and not is_larger and self.here[old][-1].ring is None:
                 return self.in_storage(layer.result, old)
         return self.buffer(layer.result, users, made)
 

@@ -17,7 +17,17 @@ from frustum.dialects.isa.program import Element
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, layers_in
+from frustum.dialects.plan.tree import (
+    Compute,
+    Halo,
+    Loop,
+    Node,
+    Over,
+    Resident,
+    Sequence,
+    layers_in,
+    nodes_in,
+)
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.computes import Computes
 from frustum.passes.lower.tree.copies import size_of
@@ -112,10 +122,24 @@ class PlanWalk(Computes):
 
     def over_clusters(self, node: Loop, made: Made, held: Held) -> None:
         """A loop whose passes clusters make at the same time."""
-        found = self.shares(node, made)
+        found, summed = self.shares(node, made), self.summed_in(node)
+        for layer in summed:
+            self.check_sum(node, layer, made)
         self.dealt = Dealt(self.known_class(node)[1], node.halo is Halo.EXCHANGED)
         self.visit(node.body, {**made, **found}, held)
         self.dealt = None
+        for layer in summed:
+            self.join_parts(layer, made, found[layer.name])
+
+    def check_sum(self, node: Loop, layer: Layer, made: Made) -> None:
+        """NotLowered where a sum over clusters is not joined in one place, once."""
+        shares = [
+            r for each in nodes_in(self.plan) if isinstance(each, Sequence) for r in each.residents
+            if r.tensor == layer.result.name and r.sharded
+        ]  # fmt: skip
+        is_one = not shares and len(self.here[layer.result]) == 1 and not self.here[layer.result][0].has
+        if not is_one or node.passes < self.code.clusters or self.sum_levels(layer, made):
+            raise NotLowered(f"{title(node)}: sums of {layer.name} over clusters, which are not resident around it")
 
     def several(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
         """A loop of which a pass of the program makes several: one after the other, each with spans of its own."""
