@@ -41,6 +41,8 @@ from frustum.passes.lower.tree.spans import (
     common,
     later,
     span_of,
+    step_at,
+    still,
 )
 from frustum.passes.lower.tree.sram_buffers import missing_of
 
@@ -108,6 +110,9 @@ class PlanWalk(Computes):
             with self.code.repeat(count):
                 self.body(node.body, {**made, **found}, held)
             return
+        if any(span.start.cluster and span.extent > step_at(span, level) for span in self.ends_in(node, found, group)):
+            self.peeled(node, loop, found, made, held)
+            return
         found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
         before = self.passes_before(node, found, group, level)
         found = {
@@ -120,9 +125,30 @@ class PlanWalk(Computes):
             self.body(node.body, inner, held)
             self.rolls.pop()
 
+    def peeled(self, node: Loop, loop: PlanLoop, found: Made, made: Made, held: Held) -> None:
+        """A rolling loop in a cluster's share: its first pass makes what all later ones need of what lies before them,
+        which is not where the tensor begins."""
+        level, rings, block = loop.level, dict[tuple[Tensor, tuple[str, ...]], Place](), self.code.block
+        first = {name: {axis: still(span, level) for axis, span in spans.items()} for name, spans in found.items()}
+        self.rolls.append(Roll(level, loop.group, {}, {**made, **found}, block, rings=rings))
+        self.visit(node.body, {**made, **first}, held)
+        self.rolls.pop()
+        later_spans = {
+            name: {axis: later(span, level, -1) for axis, span in self.rolled_spans(spans, loop.group, level).items()}
+            for name, spans in found.items()
+        }  # fmt: skip
+        inner = {**made, **later_spans}
+        with self.code.repeat(loop.count - 1, is_kept=True):
+            self.rolls.append(Roll(level, loop.group, {}, inner, block, rings=rings))
+            self.body(node.body, inner, held, is_ahead=False)
+            self.rolls.pop()
+
     def over_clusters(self, node: Loop, made: Made, held: Held) -> None:
         """A loop whose passes clusters make at the same time."""
         found, summed = self.shares(node, made), self.summed_in(node)
+        waiting = [layer for layer in summed if not self.here[layer.result]]
+        for layer in waiting:
+            self.here[layer.result].append(self.buffer(layer.result, [layer.name], made))
         for layer in summed:
             self.check_sum(node, layer, made)
         self.dealt = Dealt(self.known_class(node)[1], node.halo is Halo.EXCHANGED)
@@ -130,6 +156,9 @@ class PlanWalk(Computes):
         self.dealt = None
         for layer in summed:
             self.join_parts(layer, made, found[layer.name])
+        for layer in waiting:
+            self.store(layer, {axis: span_of(made[layer.name], axis) for axis in layer.result.axes})
+            self.used -= self.here[layer.result].pop().taken
 
     def check_sum(self, node: Loop, layer: Layer, made: Made) -> None:
         """NotLowered where a sum over clusters is not joined in one place, once."""
