@@ -93,8 +93,8 @@ class PlanWalk(Computes):
             with self.code.repeat(count):
                 self.body(node.body, {**made, **found}, held)
             return
-        found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
         before = self.passes_before(node, found, group, level)
+        found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
         found = {
             name: {a: later(span, level, before) if a in group else span for a, span in spans.items()}
             for name, spans in found.items()
