@@ -135,7 +135,7 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
     dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
     beyond = -math.inf if layer.source.kind == Pooling.MAX else 0.0  # type: ignore[attr-defined]
-    ends = pooled_ends(layer)
+    ends = pooled_ends(layer, windows)
     padded = is_padded(
         layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: ends[k].is_padding(guard)
     )

@@ -264,13 +264,18 @@ class PooledEnds:
         return own.is_linear and own.offset == -self.pad and (guard.start, guard.stop) == (0, self.size)
 
 
-def pooled_ends(layer: Layer) -> list[PooledEnds]:
+def pooled_ends(layer: Layer, windows: Sequence[Window]) -> list[PooledEnds]:
     """Of each window."""
     op: Any = layer.source
     first = 0 if op.is_of_slices else 2
-    return [
-        PooledEnds(op.pads[k], g.shape_of(op.x)[first + k]) for k, extent in enumerate(op.kernel) if extent > 1
-    ]
+    return [PooledEnds(op.pads[k], g.shape_of(op.x)[first + k]) for k in pooled_dims(layer, windows)]
+
+
+def pooled_dims(layer: Layer, windows: Sequence[Window]) -> list[int]:
+    """Which of the numbers of a pool are of each window: taps are in their order."""
+    op: Any = layer.source
+    dims = dict(zip(layer.combine, (k for k, extent in enumerate(op.kernel) if extent > 1), strict=True))
+    return [dims[window.tap] for window in windows]
 
 
 @dataclass(frozen=True)
@@ -300,7 +305,7 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         held = work.operands[0]
         box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
-        spans, strides, numbers, pads, ends = [], [], [], self.pads(), pooled_ends(self.layer)
+        spans, strides, numbers, pads, ends = [], [], [], self.pads(), pooled_ends(self.layer, self.windows)
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
@@ -328,8 +333,7 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         rank, found = len(op.kernel), list[tuple[int, int]]()
         at = (0,) if op.is_of_slices else (2, 3)
-        dims = (k for k, extent in enumerate(op.kernel) if extent > 1)
-        for k, window in zip(dims, self.windows, strict=True):
+        for k, window in zip(pooled_dims(self.layer, self.windows), self.windows, strict=True):
             step, extent = op.dilations[k] // window.dilation, g.shape_of(op.x)[at[k]]
             low, high = op.pads[k], max(0, op.pads[k + rank])
             end = ceil_div(extent + low, step)
