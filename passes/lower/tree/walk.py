@@ -206,8 +206,8 @@ class PlanWalk(Computes):
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
         is_ahead = not is_late and self.code.stage > 0 and size <= room
-        gone = self.missing(tensor)
         place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part)
+        gone = self.missing(tensor, part_of(box, place))
         if gone and resident.part is None and not is_made:
             place = replace(place, has=gone, completes=True)
         elif gone and not is_made:
@@ -228,5 +228,13 @@ class PlanWalk(Computes):
         maker = self.network.maker[tensor]
         box = {axis: span_of(made[maker.name], axis) for axis in tensor.axes}
         (*outer, place) = self.here[tensor]
-        gone = missing_of(tensor, outer)
+        gone = missing_of(tensor, outer, part_of(box, place))
         self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
+
+
+def part_of(box: Mapping[Axis, Span], place: Place) -> dict[Axis, Span]:
+    """What of a box a place has, where no loop moves it."""
+    return {
+        axis: common(span, place.has[axis]) if axis in place.has and span.start.is_constant else span
+        for axis, span in box.items()
+    }  # fmt: skip

@@ -29,6 +29,15 @@ PLANS = {
     ),
     "a map stays": (two_convs, "resident conv_1 { compute conv_1 } compute conv_2"),
     "a part of a map stays": (two_convs, "resident conv_1 [conv_1.c 0:3] { compute conv_1 } compute conv_2"),
+    "a part from the middle stays": (
+        two_convs,
+        "resident x0 [x0.2 5:7], conv_1 [conv_1.y 3:5] { compute conv_1 } compute conv_2",
+    ),
+    "a loop cuts a part": (
+        two_convs,
+        "resident w, w.1 for conv_1.y step 4 { resident x0 [x0.2 0:7], conv_1 [conv_1.y 0:6] { compute conv_1 } }"
+        " compute conv_2",
+    ),
     "sums wait": (perceptron, "resident matmul_2 for matmul_1.c step 16 { compute matmul_1, matmul_2 }"),
     "loops inside loops": (
         perceptron,
