@@ -13,7 +13,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import Element
+from frustum.dialects.isa.program import ZERO, Element, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held
@@ -228,6 +228,9 @@ class PlanWalk(Computes):
         maker = self.network.maker[tensor]
         box = {axis: span_of(made[maker.name], axis) for axis in tensor.axes}
         (*outer, place) = self.here[tensor]
+        nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})
+        if place.has and missing_of(tensor, [*outer, place], box) == missing_of(tensor, [*outer, nothing], box):
+            return  # of a part from the middle all has been stored
         gone = missing_of(tensor, outer, part_of(box, place))
         self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
 

@@ -54,6 +54,13 @@ def test_a_plan_is_run_as_it_is_counted(name, cores):
     assert moved == claimed
 
 
+def test_a_part_from_the_middle_of_a_result_is_stored_once():
+    """It is counted with the whole, and again when its residency ends."""
+    found = lowered_plans.case(two_convs, "compute conv_1 resident conv_2 [conv_2.y 3:5] compute conv_2")
+    moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine())
+    assert moved == claimed - 2 * 6 * 10 * 4
+
+
 @pytest.mark.parametrize("kib", [16, 64])
 @pytest.mark.parametrize("build", [plan_nets.mlp, plan_nets.conv_stack, plan_nets.residual, plan_nets.depthwise])
 def test_found_plans_are_run_as_they_are_counted(build, kib):
