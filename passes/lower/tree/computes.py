@@ -90,7 +90,7 @@ class Computes(SramBuffers):
         used, names = self.used, [layer.name]
         boxes = {tensor: self.box_of(tensor, names, {layer.name: dict(spans)}) for tensor in tensors}
         for tensor in (t for t in tensors if t not in moving):
-            self.stream(layer, tensor, spans, 1)
+            self.stream(layer, tensor, spans, 1, boxes[tensor])
         before = self.code.stage
         with self.code.repeat(count) as index:
             inner = dict(spans)
@@ -101,7 +101,7 @@ class Computes(SramBuffers):
                     limit = end(own)
                 inner[axis] = Span(own.start + index * step, step, own.bound, limit)
             for tensor in (t for t in tensors if t in moving):
-                self.stream(layer, tensor, inner, 2 if count > 1 else 1)
+                self.stream(layer, tensor, inner, 2 if count > 1 else 1, boxes[tensor])
             later = 1 if count > 1 and moving & {*streams} else 0
             with self.code.at_stage(self.code.stage + later):
                 self.part(layer, inner)
@@ -151,11 +151,14 @@ class Computes(SramBuffers):
         except DoesNotFit:
             return False
 
-    def stream(self, layer: Layer, tensor: Tensor, spans: Mapping[Axis, Span], copies: int) -> None:
+    def stream(
+        self, layer: Layer, tensor: Tensor, spans: Mapping[Axis, Span], copies: int, whole: Mapping[Axis, Span]
+    ) -> None:  # fmt: skip
+        """A buffer for a slice of a tensor, and what is loaded into it; `whole`: what all slices have."""
         made = {layer.name: dict(spans)}
         box = self.box_of(tensor, [layer.name], made)
         place = self.buffer(tensor, [layer.name], made, copies=copies, rolls=False)
-        gone = self.missing(tensor)
+        gone = self.missing(tensor, whole)
         place = replace(place, has=gone, completes=True)
         if tensor is not layer.result:
             self.move("load", tensor, box, place, [layer.name], self.conditions_of(tensor, [layer.name], made))

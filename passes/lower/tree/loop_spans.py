@@ -1,4 +1,3 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
 """What layers make in the passes of loops, for all passes at once: spans that are affine in the loops.
 
 Which boxes lie where is what `dialects/plan/ranges.py` says of every pass.
@@ -36,6 +35,7 @@ from frustum.passes.lower.tree.spans import (
     hull,
     index,
     rolled,
+    settled,
     span_of,
     step_at,
     still,
@@ -95,7 +95,6 @@ class LoopSpans(Ranged):
     def step_of(self, node: Loop, axis: Axis, inside: list[Layer], made: Made) -> tuple[int, int]:
         """How far a pass goes along the named axis, and how many passes there are in a pass of the loops outside."""
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
-        step = min(b - a for a, b in zip(node.edges, node.edges[1:], strict=False)) if node.passes > 1 else outer.extent
         step = max(b - a for a, b in zip(node.edges, node.edges[1:], strict=False))
         tiles = range(0, axis.extent, outer.extent)
         wanted = {a + k for a in tiles for k in range(0, outer.extent, step) if a + k < axis.extent}
@@ -134,7 +133,9 @@ class LoopSpans(Ranged):
     def only_pass(self, loop: PlanLoop, made: Made) -> dict[str, dict[Axis, Span]]:
         """What all layers make in a loop of one pass: what nobody asks for is not made."""
         found = self.pass_of(loop, made)
-        return {name: {a: still(span, loop.level) for a, span in spans.items()} for name, spans in found.items()}
+        return {
+            name: {a: settled(still(span, loop.level)) for a, span in spans.items()} for name, spans in found.items()
+        }  # fmt: skip
 
     def in_proportion(self, own: Span, outer: Span, loop: PlanLoop, at: int) -> Span:
         """The share of a layer's span that a pass along the named axis has."""
@@ -204,8 +205,8 @@ class LoopSpans(Ranged):
 
     def passes_before(self, node: Loop, found: Made, group: frozenset[Axis], level: int) -> int:
         """Passes in which early layers make, and buffers of the loop get, what the first pass of the plan needs beside
-        its own step."""
-        most = 0
+        its own step; `found`: what that needs."""
+        most, is_needed = 0, False
         for span in self.ends_in(node, found, group):
             step = step_at(span, level)
             if step > 0:
@@ -213,7 +214,8 @@ class LoopSpans(Ranged):
                 if is_moved or (span.start.cluster and (span.extent > step or span.start.base)):
                     raise NotLowered("a rolling loop inside another one over the same axis")
                 most = max(most, ceil_div(end(span).base, step) - 1)
-        return most
+                is_needed |= end(span).base - step > max(0, span.start.base)
+        return most if is_needed else 0
 
     def ends_in(self, node: Loop, found: Made, group: frozenset[Axis]) -> Iterator[Span]:
         """Spans of what layers make in a pass, and of what comes into buffers of the loop."""

@@ -27,6 +27,7 @@ from frustum.passes.lower.tree.spans import (
     latest,
     presence,
     rolled,
+    settled,
     span_of,
     step_at,
 )
@@ -67,9 +68,8 @@ class SramBuffers(OverClusters):
         has = dict[Axis, Span]()
         if part is not None:
             axis = next(a for a in tensor.axes if a.name == part.axis)
-            if not box[axis].start.is_constant:
-                raise NotLowered(f"resident {tensor.name} [{part.axis} {part.start}:{part.stop}]: a loop cuts the axis")
-            box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
+            has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
+            box[axis] = has[axis] if box[axis].start.is_constant else box[axis]
         planes = self.planes(tensor)
         strides, size = packed(self.dram.order(tensor), box, self.elements[tensor], ring)
         size_bytes = aligned(max(1, size * planes))
@@ -153,10 +153,10 @@ class SramBuffers(OverClusters):
     def is_here(self, tensor: Tensor) -> bool:
         return any(not place.has or place.completes for place in self.here[tensor])
 
-    def missing(self, tensor: Tensor) -> dict[Axis, Span]:
-        """Positions that no place in SRAM has, where some have others: of each axis along which there are parts, those
-        behind them."""
-        return missing_of(tensor, (place for place in self.here[tensor] if not place.completes))
+    def missing(self, tensor: Tensor, box: Mapping[Axis, Span]) -> dict[Axis, Span]:
+        """Positions of a box that no place in SRAM has, where some have others: of each axis along which there are
+        parts, those beside them."""
+        return missing_of(tensor, (place for place in self.here[tensor] if not place.completes), box)
 
     def sources(self, tensor: Tensor) -> list[Place]:
         """Where an operand lies, each place with what it has: the innermost that has all, or several parts."""
@@ -265,18 +265,22 @@ class SramBuffers(OverClusters):
         return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
 
 
-def missing_of(tensor: Tensor, places: Iterable[Place]) -> dict[Axis, Span]:
-    """What places leave out that have the first or the last positions along some axis each.  NotLowered for others."""
+def missing_of(tensor: Tensor, places: Iterable[Place], box: Mapping[Axis, Span]) -> dict[Axis, Span]:
+    """What of a box is beside what places have of its first or last positions along some axis each; what they have
+    from its middle is missing too.  NotLowered where that depends on the pass."""
     found = dict[Axis, tuple[int, int]]()
     for place in places:
         for axis, has in place.has.items():
-            low, high = found.get(axis, (0, axis.extent))
+            own = settled(box[axis])
+            is_still = own.start.is_constant and own.limit is None
+            ends = (own.start.base, own.start.base + own.extent) if is_still else (0, axis.extent)
+            low, high = found.get(axis, ends)
             start, stop = has.start.base, has.start.base + has.extent
             if start <= low:
-                low = max(low, stop)
+                low = max(low, min(stop, high))
             elif stop >= high:
-                high = min(high, start)
-            else:
+                high = min(high, max(start, low))
+            elif not is_still:
                 raise NotLowered(f"resident {tensor.name}: a part from the middle of {axis.name}")
-            found[axis] = low, max(low, high)
+            found[axis] = low, high
     return {axis: Span(Affine(low), high - low, high) for axis, (low, high) in found.items()}

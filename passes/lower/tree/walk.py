@@ -13,7 +13,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import Element
+from frustum.dialects.isa.program import ZERO, Element, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held
@@ -113,8 +113,8 @@ class PlanWalk(Computes):
         if any(span.start.cluster and span.extent > step_at(span, level) for span in self.ends_in(node, found, group)):
             self.peeled(node, loop, found, made, held)
             return
-        found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
         before = self.passes_before(node, found, group, level)
+        found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
         found = {
             name: {a: later(span, level, before) if a in group else span for a, span in spans.items()}
             for name, spans in found.items()
@@ -271,8 +271,8 @@ class PlanWalk(Computes):
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
         is_ahead = not is_late and self.code.stage > 0 and size <= room
-        gone = self.missing(tensor)
         place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part, held=box)
+        gone = self.missing(tensor, part_of(box, place))
         if gone and resident.part is None and not is_made:
             place = replace(place, has=gone, completes=True)
         elif gone and not is_made:
@@ -302,6 +302,18 @@ class PlanWalk(Computes):
         if not is_local and self.is_read(resident, later):
             names = [name for child in (first, *later) for name in layers_in(child)]
             self.exchange(tensor, place, box, self.held_box(node, resident, names, made))
-        if self.leaves(tensor, node, resident) and held.get(tensor) != ():
-            gone = missing_of(tensor, outer)
-            self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
+        if not self.leaves(tensor, node, resident) or held.get(tensor) == ():
+            return
+        nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})
+        if place.has and missing_of(tensor, [*outer, place], box) == missing_of(tensor, [*outer, nothing], box):
+            return  # of a part from the middle all has been stored
+        gone = missing_of(tensor, outer, part_of(box, place))
+        self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
+
+
+def part_of(box: Mapping[Axis, Span], place: Place) -> dict[Axis, Span]:
+    """What of a box a place has, where no loop moves it."""
+    return {
+        axis: common(span, place.has[axis]) if axis in place.has and span.start.is_constant else span
+        for axis, span in box.items()
+    }  # fmt: skip

@@ -38,7 +38,7 @@ from frustum.passes.lower.tree.kernels.vectors import (
     UnaryKernel,
     axes_of,
     plain_want,
-    pooled_sizes,
+    pooled_ends,
 )
 from frustum.passes.lower.tree.kernels.windows import is_padded, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
@@ -135,9 +135,9 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
     dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
     beyond = -math.inf if layer.source.kind == Pooling.MAX else 0.0  # type: ignore[attr-defined]
-    sizes = pooled_sizes(layer)
+    ends = pooled_ends(layer, windows)
     padded = is_padded(
-        layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: guard.stop - guard.start == sizes[k]
+        layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: ends[k].is_padding(guard)
     )
     yield PoolKernel(
         layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows,

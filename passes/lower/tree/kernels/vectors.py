@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from frustum.dialects import graph as g
@@ -250,16 +250,32 @@ class ReduceKernel(ElementKernel):
         code.emit(made, held.buffer, out.buffer)
 
 
-def _is_end_of(size: int, guard: Guard) -> bool:
-    """Whether a guard keeps the positions of a dimension of this size, and so what lies beyond is padding."""
-    return guard.stop - guard.start == size
+@dataclass(frozen=True)
+class PooledEnds:
+    """The ends of a pool's operand along a window's coordinate: the window begins `pad` positions before the first of
+    `size`."""
+
+    pad: int
+    size: int
+
+    def is_padding(self, guard: Guard) -> bool:
+        """Whether what lies beyond a guard is the window's own padding, and not that of a view that is read."""
+        own = guard.position.refined()
+        return own.is_linear and own.offset == -self.pad and (guard.start, guard.stop) == (0, self.size)
 
 
-def pooled_sizes(layer: Layer) -> list[int]:
-    """Positions of a pool's operand along each window's coordinate: what is beyond is the windows' own padding."""
+def pooled_ends(layer: Layer, windows: Sequence[Window]) -> list[PooledEnds]:
+    """Of each window."""
     op: Any = layer.source
     first = 0 if op.is_of_slices else 2
-    return [g.shape_of(op.x)[first + k] for k, extent in enumerate(op.kernel) if extent > 1]
+    return [PooledEnds(op.pads[k], g.shape_of(op.x)[first + k]) for k in pooled_dims(layer, windows)]
+
+
+def pooled_dims(layer: Layer, windows: Sequence[Window]) -> list[int]:
+    """Which of the numbers of a pool are of each window: taps are in their order."""
+    op: Any = layer.source
+    dims = dict(zip(layer.combine, (k for k, extent in enumerate(op.kernel) if extent > 1), strict=True))
+    return [dims[window.tap] for window in windows]
 
 
 @dataclass(frozen=True)
@@ -289,13 +305,11 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         held = work.operands[0]
         box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
-        spans, strides, numbers, pads, sizes = [], [], [], self.pads(), pooled_sizes(self.layer)
+        spans, strides, numbers, pads, ends = [], [], [], self.pads(), pooled_ends(self.layer, self.windows)
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                span, stride = window_of(
-                    self.layer, 0, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
-                )
+                span, stride = window_of(self.layer, 0, window.coordinate, held.dims, ends[number].is_padding)
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
                 span, stride = joined_span(code, axes, work), 0
@@ -319,8 +333,7 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         rank, found = len(op.kernel), list[tuple[int, int]]()
         at = (0,) if op.is_of_slices else (2, 3)
-        dims = (k for k, extent in enumerate(op.kernel) if extent > 1)
-        for k, window in zip(dims, self.windows, strict=True):
+        for k, window in zip(pooled_dims(self.layer, self.windows), self.windows, strict=True):
             step, extent = op.dilations[k] // window.dilation, g.shape_of(op.x)[at[k]]
             low, high = op.pads[k], max(0, op.pads[k + rank])
             end = ceil_div(extent + low, step)

@@ -29,6 +29,15 @@ PLANS = {
     ),
     "a map stays": (two_convs, "resident conv_1 { compute conv_1 } compute conv_2"),
     "a part of a map stays": (two_convs, "resident conv_1 [conv_1.c 0:3] { compute conv_1 } compute conv_2"),
+    "a part from the middle stays": (
+        two_convs,
+        "resident x0 [x0.2 5:7], conv_1 [conv_1.y 3:5] { compute conv_1 } compute conv_2",
+    ),
+    "a loop cuts a part": (
+        two_convs,
+        "resident w, w.1 for conv_1.y step 4 { resident x0 [x0.2 0:7], conv_1 [conv_1.y 0:6] { compute conv_1 } }"
+        " compute conv_2",
+    ),
     "sums wait": (perceptron, "resident matmul_2 for matmul_1.c step 16 { compute matmul_1, matmul_2 }"),
     "loops inside loops": (
         perceptron,
@@ -43,6 +52,13 @@ def test_a_plan_is_run_as_it_is_counted(name, cores):
     build, text = PLANS[name]
     moved, claimed = lowered_plans.check_lowered(lowered_plans.case(build, text), lowered_plans.machine(cores=cores))
     assert moved == claimed
+
+
+def test_a_part_from_the_middle_of_a_result_is_stored_once():
+    """It is counted with the whole, and again when its residency ends."""
+    found = lowered_plans.case(two_convs, "compute conv_1 resident conv_2 [conv_2.y 3:5] compute conv_2")
+    moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine())
+    assert moved == claimed - 2 * 6 * 10 * 4
 
 
 @pytest.mark.parametrize("kib", [16, 64])
