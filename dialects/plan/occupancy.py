@@ -11,6 +11,7 @@ from typing import TypeAlias
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.carried import RUNNING_BYTES, running_axes
 from frustum.dialects.plan.check import operands_of, sum_bits_of
 from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequence
@@ -113,7 +114,7 @@ class Occupancy:
         while waiting:  # those of storage that others have come after these
             later = {r.tensor for r in waiting}
             own = [r for r in waiting if r.storage_of not in later] or waiting
-            size += sum(map(self.stored, own))
+            size += sum(self.stored(node, r) for r in own)
             waiting = [r for r in waiting if r not in own]
         names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
         self.held += names
@@ -122,9 +123,9 @@ class Occupancy:
         self.storage = before
         return found
 
-    def stored(self, resident: Resident) -> int:
+    def stored(self, node: Sequence, resident: Resident) -> int:
         """Bytes of a resident beside those of the tensor whose storage it takes, if that lies there too."""
-        size = self.tile(id(resident), self.walk.tensors[resident.tensor])
+        size = self.tile(id(resident), self.walk.tensors[resident.tensor]) + self.running(node, resident)
         root, known = self.storage.get(resident.storage_of, (id(resident), 0))
         largest = max(size, known)
         shared = {name: (own, largest) for name, (own, _) in self.storage.items() if own == root}
@@ -132,6 +133,16 @@ class Occupancy:
         held = self.walk.counted.held
         held[id(resident)] = max(held.get(id(resident), 0), largest - known)
         return largest - known
+
+    def running(self, node: Sequence, resident: Resident) -> int:
+        """Bytes of the numbers that an online reduction hands on with sums that are resident."""
+        walk, tensor = self.walk, self.walk.tensors[resident.tensor]
+        maker, extents = walk.network.maker.get(tensor), walk.extents.get((id(resident), tensor))
+        if maker is None or extents is None:
+            return 0
+        children = node.children[resident.first : resident.last + 1]
+        axes = running_axes(maker, walk.network.maker, children, walk.class_of)
+        return RUNNING_BYTES * math.prod(extents.get(axis, 1) for axis in axes) if axes else 0
 
     def tile(self, place: Place, tensor: Tensor) -> int:
         extents = self.walk.extents.get((place, tensor))

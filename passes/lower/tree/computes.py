@@ -170,10 +170,15 @@ class Computes(SramBuffers):
         """A part of a layer whose operands and result lie in SRAM."""
         found = self.pieces(layer, spans)
         gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
+        running = self.running(layer)
         levels = self.sum_levels(layer, {layer.name: dict(spans)})
+        start = self.begins_there(layer)
+        if running is not None:
+            levels, start = self.moving_levels(layer.combine, spans), None
         part = LayerPart(
-            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, gates,
-            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), self.begins_there(layer)),
+            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, running,
+            gates,
+            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), start),
         )  # fmt: skip
         part.write(self.code)
 
@@ -212,7 +217,7 @@ class Computes(SramBuffers):
         found: Candidate | None = None
         for kernel in kernels:
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
-            if cut:
+            if cut and not kernel.is_online:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
             best = PieceChoice(self.code, kernel, spans, self.elements, self.known, self.steps(layer)).best()
             if best is not None and (found is None or best.cycles < found.cycles):

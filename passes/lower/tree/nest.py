@@ -64,6 +64,7 @@ class LayerPart:
     places: PlacesOf
     targets: Sequence[Place]
     elements: Mapping[Tensor, Element]
+    running: Place | None = None
     gates: tuple[Gate, ...] = ()
     sums: Sums = field(default_factory=Sums)
 
@@ -88,6 +89,7 @@ class _Writer:
         self.layer = part.kernel.layer
         self.cores: int = code.cores
         self.summed = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
+        self.joined: list[Axis] = self.summed if part.running is None else list(self.layer.combine)
         self.loops: list[_Loop] = [loop for axis in part.pieces.order if (loop := self.loop(axis)).count > 1]
         self.now: dict[Axis, Span] = {axis: self.first(axis) for axis in self.layer.axes}
         self.held: dict[int, Fetched] = {}
@@ -134,12 +136,13 @@ class _Writer:
         code = self.code
         arriving = [want for want in self.wants if self.depths[want.operand] == depth]
         stage = code.stage
-        later = stage + (1 if arriving and depth else 0)
+        goes_on = depth == self.out_depth and bool(self.part.sums.levels)
+        later = stage + (1 if (arriving or goes_on) and depth else 0)
         for want in arriving:
             self.arrive(want, depth)
+        if depth == self.out_depth:
+            self.allocate(depth)
         with code.at_stage(later):
-            if depth == self.out_depth:
-                self.allocate(depth)
             if depth < len(self.loops):
                 self.inner(depth)
             else:
@@ -196,7 +199,8 @@ class _Writer:
         """Buffers of the result's piece, and of sums where they are wider."""
         element = self.part.elements[self.layer.result]
         self.out = self.buffer(element, 2 if depth else 1)
-        self.scratch = tuple(self.free(each) for each in self.kernel.scratch)
+        self.scratch = tuple(self.free(each, 2 if depth else 1) for each in self.kernel.scratch)
+        self.move_running("in")
         self.acc: Fetched | None = None
         is_summed = any(loop.axis in self.summed for loop in self.loops)
         if is_summed and not self.part.sums.levels:
@@ -204,7 +208,7 @@ class _Writer:
             self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
         if self.part.sums.levels and self.layer.macs:
             self.go_on()
-        elif self.part.sums.levels:
+        elif self.part.sums.levels and self.part.running is None:
             self.reduce_on(is_summed)
 
     def buffer(self, element: Element, copies: int) -> Fetched:
@@ -212,9 +216,10 @@ class _Writer:
         buffer = self.code.allocate("nram", size * self.kernel.planes, copies)
         return Fetched(buffer, element, dims, plane_bytes=size)
 
-    def free(self, scratch: Scratch) -> Fetched:
+    def free(self, scratch: Scratch, copies: int) -> Fetched:
         dims, size = self.dims_of([coordinate(axis) for axis in scratch.axes], scratch.element)
-        return Fetched(self.code.allocate("nram", size), scratch.element, dims)
+        buffer = self.code.allocate("nram", size, 1 if scratch.plane is None else copies)
+        return Fetched(buffer, scratch.element, dims)
 
     def go_on(self) -> None:
         """Sums that earlier passes have begun, from where they wait; in the first pass there are none.
@@ -235,20 +240,22 @@ class _Writer:
             self.clear(Affine(1) - passes_before(sums.levels))
         for place in self.part.targets:
             self.move(place, "in", begun, self.acc)
+        if self.part.running is not None:
+            self.kernel.rescale(self.code, self.work())
 
     def reduce_on(self, is_summed: bool) -> None:
         """What earlier passes have reduced, to be joined with what this one makes."""
         element = self.part.elements[self.layer.result]
         if is_summed and self.acc is None:
             self.acc = self.out if element == "f32" else self.buffer("f32", 1)
-        self.before = self.buffer(element, 1)
+        self.before = self.buffer(element, 2 if self.out_depth else 1)
         for place in self.part.targets:
             self.move(place, "in", self.begun(), self.before)
 
     def begun(self) -> Affine:
         """How many passes before have reduced something, or at least 1 if any has."""
         total = passes_before(self.part.sums.levels)
-        for axis in self.summed:
+        for axis in self.joined:
             span = span_of(self.part.spans, axis)
             moved = [level for level in self.part.sums.levels if step_at(span, level)]
             if len(moved) == 1 and self.code.extremes(end(span))[0] < 1:  # its positions begin in a later pass
@@ -257,8 +264,12 @@ class _Writer:
 
     def when(self) -> tuple[Affine, ...]:
         """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
+        return () if self.layer.macs else self.reached()
+
+    def reached(self) -> tuple[Affine, ...]:
+        """The same of sums of products, too, whose passes add nothing then."""
         found = list[Affine]()
-        for span in (span_of(self.part.spans, axis) for axis in self.summed if not self.layer.macs):
+        for span in (span_of(self.part.spans, axis) for axis in self.joined):
             ends = [end(span), span.start * -1 + span.bound]
             ends += [] if span.limit is None else [span.limit - span.start, span.limit]
             found += [each for each in ends if self.code.extremes(each)[0] < 1]
@@ -272,24 +283,42 @@ class _Writer:
     def leave(self) -> None:
         if self.acc is not None and not self.layer.macs:
             self.kernel.narrow(self.code, self.work())
+        self.move_running("out")
         if self.before is not None:
             self.kernel.join(self.code, self.work(), self.before, self.begun())
         for place in self.part.targets:
             self.move(place, "out")
 
+    def move_running(self, way: str) -> None:
+        """Numbers of an online reduction from where they wait, or back."""
+        place = self.part.running
+        for scratch, held in zip(self.kernel.scratch, self.scratch, strict=True):
+            if place is None or scratch.plane is None:
+                continue
+            if scratch.is_read if way == "in" else scratch.is_written:
+                is_later = way == "in" or not scratch.is_read  # what is not read again is of passes before
+                conditions = [*([self.begun()] if is_later else []), *self.reached()]
+                self.carry(place.plane(scratch.plane), way, held, scratch.axes, conditions)
+
     def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
         """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""
-        held = held or self.out
-        box = {axis: self.now[axis] for axis in self.layer.result.axes}
+        wanted = [*(() if passes is None else (passes,)), *self.when()]
+        for k in range(self.kernel.planes):
+            self.carry(place.plane(k), way, (held or self.out).plane(k), self.layer.result.axes, wanted)
+
+    def carry(
+        self, place: Place, way: str, held: Fetched, axes: Sequence[Axis], wanted: Sequence[Affine]
+    ) -> None:  # fmt: skip
+        """A piece between SRAM and a core, where all numbers that are wanted are 1 or more."""
+        box = {axis: self.now[axis] for axis in axes}
         steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
         origin = {axis: span.start for axis, span in box.items()}
-        own = Place(held.buffer, "nram", held.element, steps, origin, plane_bytes=held.plane_bytes)
-        conditions = [each - 1 for each in (*(() if passes is None else (passes,)), *self.when())]
+        own = Place(held.buffer, "nram", held.element, steps, origin, offset=held.offset)
+        conditions = [each - 1 for each in wanted]
         if way == "out" and self.part.pieces.dealt is None and self.cores > 1:
             conditions.append(Affine(core=-1))  # all have made the same: one stores it
         ends = (own, place) if way == "out" else (place, own)
-        for k in range(self.kernel.planes):
-            transfer(self.code, "mvdma", box, ends[0].plane(k), ends[1].plane(k), conditions)
+        transfer(self.code, "mvdma", box, *ends, conditions)
 
     # ------------------------------------------------------------ instructions
 
@@ -298,7 +327,7 @@ class _Writer:
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
         return Work(
             dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch,
-            self.when(),
+            self.reached() if self.part.running or not self.layer.macs else (), self.begun(),
         )  # fmt: skip
 
 

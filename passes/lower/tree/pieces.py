@@ -107,7 +107,8 @@ class PieceCosts:
         if not self.layer.macs and any(not self.spans[axis].start.is_constant for axis in self.summed):
             sums = sums + result * width + 16  # what passes before have made
         for each in self.kernel.scratch:
-            sums = sums + math.prod(extents[axis] for axis in each.axes) * size_of(each.element) + 16
+            copies = 1 if each.plane is None else 2
+            sums = sums + copies * (math.prod(extents[axis] for axis in each.axes) * size_of(each.element) + 16)
         core = self.target.core
         fits_nram = need["nram"] + 2 * result * width + sums + 32 <= core.nram.capacity_bytes
         return fits_nram & (need["wram"] <= core.wram.capacity_bytes)

@@ -45,6 +45,8 @@ class Place:
     """With it and the places around it all is there, though it has a part."""
     taken: int = 0
     """Bytes of SRAM, copies too."""
+    running: Place | None = None
+    """Of sums over what an online reduction has made so far: its numbers (`dialects/plan/carried.py`)."""
 
     def step(self, run: Run) -> int | None:
         """Bytes from one position to the next of axes that lie one behind the other as one; None where they do not."""

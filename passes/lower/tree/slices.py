@@ -72,7 +72,7 @@ class SliceChoice:
 
     def ways(self) -> Iterator[Slices]:
         whole = frozenset[Axis]().union(*(kernel.whole for kernel in self.kernels))
-        adds = all(kernel.adds for kernel in self.kernels)
+        adds = all(kernel.goes_on for kernel in self.kernels)
         for axis in self.layer.axes:
             extent = span_of(self.spans, axis).extent
             may_be_cut = axis in self.layer.result.axes or adds

@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import Layer
+from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
-from frustum.dialects.plan.tree import Part
+from frustum.dialects.plan.carried import RUNNING, running_axes
+from frustum.dialects.plan.tree import Node, Part
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
@@ -21,6 +22,7 @@ from frustum.passes.lower.tree.over_clusters import OverClusters
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import (
     NotLowered,
+    Spans,
     end,
     fresh,
     is_repeated,
@@ -244,7 +246,29 @@ class SramBuffers(OverClusters):
 
     def kernels(self, layer: Layer) -> list[Kernel]:
         """The ways in which cores make a layer here."""
-        return kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once)
+        running = self.running(layer)
+        axes = () if running is None else tuple(running.strides)
+        return kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once, running=axes)
+
+    def running(self, layer: Layer) -> Place | None:
+        """Where numbers of an online reduction wait: of that layer, and of the sums that it is weighed with."""
+        online = any(rule is Combine.ONLINE and a in layer.result.axes for a, rule in layer.combine.items())
+        own = [reader.result for reader in self.network.readers.get(layer.result, []) if online]
+        places = (place for tensor in (layer.result, *own) for place in self.here[tensor][-1:])
+        return next((place.running for place in places if place.running is not None), None)
+
+    def with_running(self, place: Place, maker: Layer, box: Mapping[Axis, Span], children: Sequence[Node]) -> Place:
+        """A place of sums, with one for the numbers that an online reduction hands on with them."""
+        axes = running_axes(maker, self.network.maker, children, self.known_class)
+        if not axes:
+            return place
+        strides, size = packed(axes, box, "f32")
+        alloc = isa.AllocOp("sram", aligned(size * len(RUNNING)))
+        self.code.block.add_op(alloc)
+        self.used += size * len(RUNNING)
+        origin = {axis: box[axis].start for axis in axes}
+        running = Place(alloc.buffer, "sram", "f32", strides, origin, planes=len(RUNNING), plane_bytes=size)
+        return replace(place, running=running, taken=place.taken + size * len(RUNNING))
 
     def statistics_of(self, layer: Layer) -> Tensor | None:
         """What a norm or a softmax knows of its operand: the result of its first layer, which its second one reads."""
@@ -261,7 +285,11 @@ class SramBuffers(OverClusters):
 
     def sum_levels(self, layer: Layer, made: Made) -> list[int]:
         """Loops over whose passes its sums go on."""
-        spans = [span_of(made[layer.name], a) for a in layer.combine if a not in layer.result.axes]
+        return self.moving_levels([a for a in layer.combine if a not in layer.result.axes], made[layer.name])
+
+    def moving_levels(self, axes: Iterable[Axis], made: Spans) -> list[int]:
+        """Loops that move some of these axes."""
+        spans = [span_of(made, axis) for axis in axes]
         return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
 
 

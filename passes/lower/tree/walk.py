@@ -273,6 +273,8 @@ class PlanWalk(Computes):
         is_ahead = not is_late and self.code.stage > 0 and size <= room
         place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part, held=box)
         gone = self.missing(tensor, part_of(box, place))
+        if maker is not None:
+            place = self.with_running(place, maker, box, node.children[resident.first : resident.last + 1])
         if gone and resident.part is None and not is_made:
             place = replace(place, has=gone, completes=True)
         elif gone and not is_made:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from xdsl.ir import Operation
@@ -20,11 +20,12 @@ from frustum.passes.lower.tree.kernels.norms import (
     MomentsKernel,
     NormalisedKernel,
     NormKernel,
+    OnlineSoftmaxKernel,
     PowersKernel,
     SharesKernel,
     StatisticsKernel,
 )
-from frustum.passes.lower.tree.kernels.products import product_kernels
+from frustum.passes.lower.tree.kernels.products import ProductKernel, product_kernels
 from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
 from frustum.passes.lower.tree.kernels.vectors import (
     BinaryKernel,
@@ -48,14 +49,18 @@ STATISTICS = 2
 Makes = Callable[[Layer], Iterator[Kernel]]
 
 
-def kernels_of(layer: Layer, *, is_parted: bool = False) -> list[Kernel]:
-    """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept.
-    NotLowered where there is none."""
+def kernels_of(layer: Layer, *, is_parted: bool = False, running: Iterable[Axis] = ()) -> list[Kernel]:
+    """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept;
+    `running`: axes of numbers that an online reduction hands on.  NotLowered where there is none."""
     found = None
     if not any(operand.is_all for operand in layer.operands):
         kind = type(layer.source), layer.role
         found = (PARTED.get(kind) if is_parted else None) or KERNELS.get(kind)  # type: ignore[arg-type]
     kernels = [] if found is None else list(found(layer))
+    if running and not layer.macs:
+        kernels = [OnlineSoftmaxKernel(k.layer, k.wants, k.out, k.whole, kept=frozenset(running)) for k in kernels]
+    elif running:
+        kernels = [replace(k, kept=frozenset(running)) for k in kernels if isinstance(k, ProductKernel)]
     if not kernels:
         what = getattr(layer.source, "name", "no operation")
         raise NotLowered(f"{layer.name}: no kernel makes '{layer.role}' of {what}")

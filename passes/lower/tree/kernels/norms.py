@@ -11,14 +11,19 @@ from typing import Any
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.isa.program import Act, Affine, Box
+from frustum.dialects.plan.carried import RUNNING
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.kernel import Scratch, Work, view_of
 from frustum.passes.lower.tree.kernels.products import limited_box, limited_by_all
-from frustum.passes.lower.tree.kernels.vectors import ElementKernel
+from frustum.passes.lower.tree.kernels.vectors import ElementKernel, SoftmaxKernel
 
 LARGEST = 3.0e38
 """Maxima are no less than its negative, so that what is -inf has the power 0."""
+SMALLEST = 1.0e-30
+"""Sums of powers are no less, so that shares of nothing are 0."""
+OF_ALL = 2
+"""The first running numbers, which are read again: maximum and sum."""
 Dims = list[tuple[Axis, ...]]
 
 
@@ -157,6 +162,50 @@ class PowersKernel(StatisticsKernel):
 
 
 @dataclass(frozen=True)
+class OnlineSoftmaxKernel(SoftmaxKernel, NormKernel):
+    """Shares of the keys so far.  Maximum, sum, and the factor of the shares of passes before wait with the context."""
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """Powers, the new maximum and sum; the running numbers."""
+        kept = tuple(axis for axis in self.layer.axes if axis in self.kept)
+        known = (Scratch(kept, "f32", plane=k, is_read=k < OF_ALL, is_written=True) for k in range(len(RUNNING)))
+        return *self.scratches(2), *known
+
+    @property
+    def is_online(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
+        self.mask(code, work)
+        x, (powers, top, sums, most, total, factor) = work.operands[0], work.scratch
+        own, kept = self.all(code, work), self.of_kept(code, work)
+        later, axes = kept.limited(work.begun), self.over(own.dims, self.whole)
+
+        def reduce(kind: str, of: Fetched, out: Fetched) -> None:
+            made = isa.Reduce(kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box)
+            code.emit(made, of.buffer, out.buffer)
+
+        reduce("max", x, top)
+        kept.unary("clip", top, top, -LARGEST, LARGEST)
+        later.binary("max", top, most, top)
+        own.binary("sub", x, top, powers)
+        own.unary("exp", powers, powers)
+        reduce("sum", powers, sums)
+        kept.unary("clip", sums, sums, SMALLEST, LARGEST)
+        later.binary("sub", most, top, factor)
+        later.unary("exp", factor, factor)
+        later.binary("mul", factor, total, factor)
+        later.binary("add", sums, factor, sums)
+        later.binary("div", factor, sums, factor)
+        kept.unary("identity", top, most)
+        kept.unary("identity", sums, total)
+        own.binary("div", powers, total, work.out)
+
+
+@dataclass(frozen=True)
 class NormalisedKernel(NormKernel):
     """Every element less the mean, divided by the deviation, with a scale and a shift."""
 
@@ -208,4 +257,4 @@ class SharesKernel(NormKernel):
         own.binary("div", powers, total, work.out)
 
 
-__all__ = ["MomentsKernel", "NormalisedKernel", "PowersKernel", "SharesKernel"]
+__all__ = ["MomentsKernel", "NormalisedKernel", "OnlineSoftmaxKernel", "PowersKernel", "SharesKernel"]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,6 +57,24 @@ def alike(axes: Sequence[Axis], signature: Any) -> list[tuple[Axis, ...]]:
     return found
 
 
+def clipped_apart(code: Code, work: Work, groups: Iterable[Sequence[Axis]]) -> list[tuple[Axis, ...]]:
+    """Groups as four dimensions; an axis that is clipped begins one."""
+    live = list[tuple[Axis, ...]]()
+    for group in groups:
+        first = True
+        for axis in group:
+            span = code.plain(work.span(axis))
+            is_clipped = not code.is_inside(span)
+            if is_clipped or (first and span.extent > 1):
+                live.append((axis,))
+                first = False
+            elif span.extent > 1:
+                live[-1] = (*live[-1], axis)
+    if len(live) > 4:
+        raise NotLowered(f"pieces of {len(live)} dimensions along {', '.join(axis.name for own in live for axis in own)}")
+    return padded(live)
+
+
 @dataclass(frozen=True)
 class ElementKernel(Kernel):
     """Kernels whose operands are read at positions of the layer's own axes; axes that all operands read alike are one
@@ -79,22 +97,7 @@ class ElementKernel(Kernel):
 
     def dims(self, code: Code, work: Work) -> list[tuple[Axis, ...]]:
         """Groups as four dimensions; an axis that is clipped begins one."""
-        live = list[tuple[Axis, ...]]()
-        for group in self._groups:
-            first = True
-            for axis in group:
-                span = code.plain(work.span(axis))
-                is_clipped = not code.is_inside(span)
-                if first and (span.extent > 1 or is_clipped):
-                    live.append((axis,))
-                    first = False
-                elif is_clipped:
-                    live.append((axis,))
-                elif span.extent > 1:
-                    live[-1] = (*live[-1], axis)
-        if len(live) > 4:
-            raise NotLowered(f"{self.layer.name}: pieces of {len(live)} dimensions")
-        return padded(live)
+        return clipped_apart(code, work, self._groups)
 
     def over(self, dims: Sequence[Sequence[Axis]], axes: frozenset[Axis]) -> tuple[int, ...]:
         """The dimensions that axes are in; where all of them have one position, one that is free."""
@@ -148,23 +151,30 @@ class SoftmaxKernel(ElementKernel):
 
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
+        self.mask(code, work)
         dims, held = self.dims(code, work), work.operands[0]
         box, view = self.box(code, work, dims), view_of(code, work, held, dims)
         (axis, *_) = self.over(dims, self.whole)
+        made = isa.Softmax(axis=axis, in_view=view, out_view=view_of(code, work, work.out, dims), box=box)
+        code.emit(made, held.buffer, work.out.buffer)
+
+    def mask(self, code: Code, work: Work) -> None:
+        """Adds a mask to the operand, and takes away what is hidden."""
+        dims, held = self.dims(code, work), work.operands[0]
         if 1 in work.operands:
-            mask = work.operands[1]
+            box, view, mask = self.box(code, work, dims), view_of(code, work, held, dims), work.operands[1]
             added = isa.Binary(kind="add", a_view=view, b_view=view_of(code, work, mask, dims), out_view=view, box=box)
             code.emit(added, held.buffer, mask.buffer, held.buffer)
         self.hide(code, work, dims)
-        made = isa.Softmax(axis=axis, in_view=view, out_view=view_of(code, work, work.out, dims), box=box)
-        code.emit(made, held.buffer, work.out.buffer)
 
     def hide(self, code: Code, work: Work, dims: Sequence[tuple[Axis, ...]]) -> None:
         """Keys behind a row of queries are nothing."""
         ahead = getattr(self.layer.source, "causal_from", None)
         if ahead is None:
             return
-        (keys,), = [axes for axes in dims if set(axes) & self.whole]
+        keys, *more = self.whole
+        if more:
+            raise NotLowered(f"{self.layer.name}: keys that are {1 + len(more)} axes")
         (domain,) = self.layer.domain
         rows = [axis for axis, factor in domain.refined().terms if factor > 0]
         others = [axis for axes in dims for axis in axes if axis is not keys and axis not in rows]
@@ -174,7 +184,7 @@ class SoftmaxKernel(ElementKernel):
         spans = [joined_span(code, axes, work) for axes in turned]
         if len(rows) != 1:
             raise NotLowered(f"{self.layer.name}: rows of queries that are {len(rows)} axes")
-        spans[3] = work.span(rows[0])
+        spans[1], spans[3] = work.span(keys), work.span(rows[0])
         code.emit(isa.Hide(in_view=view, out_view=view, ahead=ahead, box=Box.of(*spans)), held.buffer, held.buffer)
 
 
