@@ -20,7 +20,7 @@ class Code:
     """A program while it is written.
 
     `counts`: passes of the loops that are open, outermost first; `layer` and `unit` are what added instructions belong
-    to in reports, `stage` is theirs in the innermost loop.
+    to in reports, `stage` is theirs in the innermost loop; `around`: blocks and stages outside of each open loop.
     """
 
     def __init__(self, target: Target) -> None:
@@ -28,6 +28,7 @@ class Code:
         self.counts: list[int] = []
         self.block: Block = Block()
         self.stage: int = 0
+        self.around: list[tuple[Block, int]] = []
         self.layer: int = 0
         self.unit: int = 0
 
@@ -74,7 +75,9 @@ class Code:
         outer, stage = self.block, self.stage
         self.block, self.stage = Block(), 0
         self.counts.append(count)
+        self.around.append((outer, stage))
         yield Affine.index(len(self.counts) - 1)
+        self.around.pop()
         self.counts.pop()
         body, self.block, self.stage = self.block, outer, stage
         self.add(isa.RepeatOp(count, Region(body), stage=stage))
@@ -85,6 +88,16 @@ class Code:
         before, self.stage = self.stage, stage
         yield
         self.stage = before
+
+    @contextmanager
+    def before_loop(self) -> Iterator[None]:
+        """What is added meanwhile stands in front of the innermost loop."""
+        inner, count, outer = (self.block, self.stage), self.counts.pop(), self.around.pop()
+        self.block, self.stage = outer
+        yield
+        (self.block, self.stage), outer = inner, (self.block, self.stage)
+        self.around.append(outer)
+        self.counts.append(count)
 
     # ------------------------------------------------------------ questions about loops
 

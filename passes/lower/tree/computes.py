@@ -21,7 +21,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.nest import LayerPart, Sums
+from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Sums
 from frustum.passes.lower.tree.over_clusters import send_parts
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed
@@ -104,10 +104,13 @@ class Computes(SramBuffers):
                 self.stream(layer, tensor, inner, 2 if count > 1 else 1, boxes[tensor])
             later = 1 if count > 1 and moving & {*streams} else 0
             with self.code.at_stage(self.code.stage + later):
-                self.part(layer, inner)
-                if layer.result in moving:
-                    self.store(layer, self.box_of(layer.result, names, {layer.name: inner}))
+                writer = self.part(layer, inner, axis if count > 1 else None)
+                with self.code.at_stage(self.code.stage + writer.lateness):
+                    if layer.result in moving:
+                        self.store(layer, self.box_of(layer.result, names, {layer.name: inner}))
         self.code.stage = before
+        if writer.stays:
+            writer.leave()
         if is_stored and layer.result not in moving:
             self.store(layer, boxes[layer.result])
         for tensor in tensors:
@@ -120,8 +123,8 @@ class Computes(SramBuffers):
         """Those that take the fewest cycles.  DoesNotFit where none fits."""
         own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
 
-        def computing(part: Spans) -> float:
-            found = self.best_of(layer, kernels, part)
+        def computing(part: Spans, axis: Axis | None) -> float:
+            found = self.best_of(layer, kernels, part, axis)
             return math.inf if found is None else found.cycles
 
         return SliceChoice(
@@ -166,9 +169,9 @@ class Computes(SramBuffers):
             raise NotLowered(f"{tensor.name}: sums that wait in DRAM, where each element is written once")
         self.here[tensor].append(place)
 
-    def part(self, layer: Layer, spans: Mapping[Axis, Span]) -> None:
-        """A part of a layer whose operands and result lie in SRAM."""
-        found = self.pieces(layer, spans)
+    def part(self, layer: Layer, spans: Mapping[Axis, Span], slices: Axis | None = None) -> PartWriter:
+        """A part of a layer whose operands and result lie in SRAM; `slices`: the axis of a loop that has it alone."""
+        found = self.pieces(layer, spans, slices)
         gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
         running = self.running(layer)
         levels = self.sum_levels(layer, {layer.name: dict(spans)})
@@ -179,8 +182,9 @@ class Computes(SramBuffers):
             found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, running,
             gates,
             Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), start),
+            None if slices is None else self.code.depth - 1,
         )  # fmt: skip
-        part.write(self.code)
+        return part.write(self.code)
 
     def join_parts(self, layer: Layer, made: Made, own: Spans) -> None:
         """A reduction of which each cluster has made its part, `own`: all get those of the others, and join them."""
@@ -205,21 +209,24 @@ class Computes(SramBuffers):
             places = lambda tensor: [at if tensor is sent else place]  # noqa: E731
             LayerPart(kernel, box, found.pieces, places, [place], elements).write(code)
 
-    def pieces(self, layer: Layer, spans: Spans) -> Candidate:
+    def pieces(self, layer: Layer, spans: Spans, slices: Axis | None = None) -> Candidate:
         """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits."""
-        found = self.best_of(layer, self.kernels(layer), spans)
+        found = self.best_of(layer, self.kernels(layer), spans, slices)
         if found is None:
             raise NotLowered(f"{layer.name}: no piece of it fits the cores")
         return found
 
-    def best_of(self, layer: Layer, kernels: Sequence[Kernel], spans: Spans) -> Candidate | None:
+    def best_of(
+        self, layer: Layer, kernels: Sequence[Kernel], spans: Spans, slices: Axis | None = None
+    ) -> Candidate | None:  # fmt: skip
         """The same of these kernels; None where no piece fits."""
         found: Candidate | None = None
         for kernel in kernels:
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
             if cut and not kernel.is_online:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
-            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, self.steps(layer)).best()
+            steps = self.steps(layer)
+            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, steps, slices).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
         return found

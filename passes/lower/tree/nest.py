@@ -67,11 +67,15 @@ class LayerPart:
     running: Place | None = None
     gates: tuple[Gate, ...] = ()
     sums: Sums = field(default_factory=Sums)
+    slices: int | None = None
+    """The level of the innermost loop, where it has this part alone."""
 
-    def write(self, code: Code) -> None:
+    def write(self, code: Code) -> PartWriter:
         """Adds the part."""
+        writer = PartWriter(code, self)
         if not self.kernel.is_nothing:
-            _Writer(code, self).body(0)
+            writer.body(0)
+        return writer
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,15 @@ class _Loop:
     step: int
 
 
-class _Writer:
-    """Writes one part; `now`: spans of pieces as far as loops are open, `held`: what cores have of operands."""
+class PartWriter:
+    """Writes one part; `now`: spans of pieces as far as loops are open, `held`: what cores have of operands.
+
+    `stays`: the result stays in the cores over all passes of the innermost loop around, behind which `leave` belongs;
+    `lateness`: stages behind the part at which the result has left.
+    """
+
+    stays: bool
+    lateness: int
 
     def __init__(self, code: Code, part: LayerPart) -> None:
         self.code, self.part, self.kernel = code, part, part.kernel
@@ -100,6 +111,10 @@ class _Writer:
         self.level: int | None = None
         self.is_continued: bool = False
         self.before: Fetched | None = None
+        own = part.slices is not None and self.out_depth == 0
+        goes_on = bool(part.sums.levels)
+        self.stays = own and self.layer.macs > 0 and goes_on and part.sums.levels[-1] == part.slices
+        self.lateness = int(own and not goes_on)
         if any(loop.axis in self.summed for loop in self.loops[: self.out_depth]):
             raise NotLowered(f"{self.layer.name}: a loop over sums around one over results")
 
@@ -139,15 +154,25 @@ class _Writer:
         goes_on = depth == self.out_depth and bool(self.part.sums.levels)
         later = stage + (1 if (arriving or goes_on) and depth else 0)
         for want in arriving:
-            self.arrive(want, depth)
-        if depth == self.out_depth:
-            self.allocate(depth)
+            self.arrive(want)
+        if depth == self.out_depth and self.stays:
+            with code.before_loop():
+                self.allocate(depth)
+        elif depth == self.out_depth:
+            # sums of a slice are its own: they come while the one before is made
+            is_early = goes_on and not depth and self.layer.macs > 0 and self.part.slices is not None
+            with code.at_stage(max(0, stage - is_early)):
+                self.allocate(depth)
         with code.at_stage(later):
             if depth < len(self.loops):
                 self.inner(depth)
             else:
                 self.kernel.write(code, self.work())
             if depth == self.out_depth:
+                self.finish()
+        if depth == self.out_depth and not self.stays:
+            is_later = depth > 0 and not self.part.sums.levels  # operands of the next piece come before results leave
+            with code.at_stage(later + is_later + self.lateness):
                 self.leave()
 
     def inner(self, depth: int) -> None:
@@ -164,11 +189,11 @@ class _Writer:
 
     # ------------------------------------------------------------ operands
 
-    def arrive(self, want: Want, depth: int) -> None:
+    def arrive(self, want: Want) -> None:
         operand = self.layer.operands[want.operand]
         element = self.part.elements[operand.pieces[0].tensor]
         dims, size = self.dims_of(want.dims, element)
-        buffer = self.code.allocate(want.memory, size * want.planes, 2 if depth else 1)
+        buffer = self.code.allocate(want.memory, size * want.planes, 2 if self.code.depth else 1)
         into = Fetched(buffer, element, dims, self.part.gates, plane_bytes=size)
         self.held[want.operand] = into
         fills = want.operand not in self.kernel.padded
@@ -198,7 +223,9 @@ class _Writer:
     def allocate(self, depth: int) -> None:
         """Buffers of the result's piece, and of sums where they are wider."""
         element = self.part.elements[self.layer.result]
-        self.out = self.buffer(element, 2 if depth else 1)
+        is_alone = self.part.slices is not None and not self.stays
+        copies = 2 if depth or is_alone else 1
+        self.out = self.buffer(element, copies)
         self.scratch = tuple(self.free(each, 2 if depth else 1) for each in self.kernel.scratch)
         self.move_running("in")
         self.acc: Fetched | None = None
@@ -228,7 +255,8 @@ class _Writer:
         too, add to the sums, these begin as zeros.
         """
         sums = self.part.sums
-        begun: Affine | None = passes_before(sums.levels)
+        levels = sums.levels[:-1] if self.stays else sums.levels
+        begun: Affine | None = passes_before(levels)
         if sums.start is not None:
             self.is_continued, self.acc = True, self.out
             begun = None
@@ -237,8 +265,8 @@ class _Writer:
         else:
             self.is_continued = True
             self.acc = self.out
-            self.clear(Affine(1) - passes_before(sums.levels))
-        for place in self.part.targets:
+            self.clear(Affine(1) - passes_before(levels))
+        for place in self.part.targets if levels or begun is None else ():
             self.move(place, "in", begun, self.acc)
         if self.part.running is not None:
             self.kernel.rescale(self.code, self.work())
@@ -280,12 +308,16 @@ class _Writer:
         assert self.acc is not None
         write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0, passes - 1)
 
-    def leave(self) -> None:
+    def finish(self) -> None:
+        """Makes the result of a piece of its sums."""
         if self.acc is not None and not self.layer.macs:
             self.kernel.narrow(self.code, self.work())
         self.move_running("out")
         if self.before is not None:
             self.kernel.join(self.code, self.work(), self.before, self.begun())
+
+    def leave(self) -> None:
+        """The result of a piece goes to where it lies."""
         for place in self.part.targets:
             self.move(place, "out")
 
