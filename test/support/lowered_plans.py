@@ -30,15 +30,15 @@ def case(build, text=""):
     return found
 
 
-def machine(name="edge", sram_bytes=None, cores=None):
-    """A shipped target with another SRAM, or other cores."""
+def machine(name="edge", sram_bytes=None, cores=None, clusters=1):
+    """A shipped target with another SRAM, other cores, or clusters."""
     target = targets.load(name)
     cluster = target.chip.cluster
     if sram_bytes is not None:
         cluster = replace(cluster, sram=replace(cluster.sram, capacity_bytes=sram_bytes))
     if cores is not None:
         cluster = replace(cluster, cores=cores)
-    return replace(target, chip=replace(target.chip, clusters=1, cluster=cluster))
+    return replace(target, chip=replace(target.chip, clusters=clusters, cluster=cluster))
 
 
 def executable_of(module, plan, target):

@@ -164,14 +164,14 @@ def widest(spans: Iterable[Span], extremes_of: Extremes) -> list[Span]:
         else:
             alike[k] = _joined(alike[k], span)
     return [
-        span for k, span in enumerate(alike)
-        if not any(n != k and other.limit is None and _is_around(other, span, extremes_of) for n, other in enumerate(alike))
+        span for span in alike
+        if not any(other is not span and _is_around(other, span, extremes_of) for other in alike)
     ] or alike[:1]  # fmt: skip
 
 
 def _is_around(outer: Span, span: Span, extremes_of: Extremes) -> bool:
     ends = span.start - outer.start, end(outer) - end(span)
-    return outer.bound >= span.bound and all(extremes_of(each)[0] >= 0 for each in ends)
+    return outer.limit is None and outer.bound >= span.bound and all(extremes_of(each)[0] >= 0 for each in ends)
 
 
 def hull(spans: Iterable[Span]) -> Span:

@@ -137,7 +137,7 @@ class SramBuffers(OverClusters):
             does_roll = any(self.ring_of(layer.result, users, roll) for roll in self.rolls)
             box = self.box_of(layer.result, users, made)
             is_larger = any(box[axis].extent > span_of(made[layer.name], axis).extent for axis in box)
-            # a ring is as long as its own readers need, and in an exchange what a cluster gets beside its share lies there
+            # a ring is as long as its own readers need, and what a cluster gets beside its share lies behind it
             if is_free and is_alike and not does_roll and not is_larger and self.here[old][-1].ring is None:
                 return self.in_storage(layer.result, old)
         return self.buffer(layer.result, users, made)
