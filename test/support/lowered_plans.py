@@ -61,6 +61,12 @@ def check_lowered(case, target, *, rtol=1e-3):
     return dram_bytes(machine_of_plan, target), count(case.axes, case.plan).dram_bytes
 
 
+def link_bytes(executable):
+    """Bytes between clusters."""
+    own = Machine(executable)
+    return counted_of_run(own.expanded, own.target, executable.code.page_bytes).cdma_bytes
+
+
 def dram_bytes(machine_of_plan, target):
     """Bytes over the DRAM port, without the program."""
     found = counted_of_run(machine_of_plan.expanded, target, machine_of_plan.executable.code.page_bytes)

@@ -21,6 +21,7 @@ from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.graph.axes import read_with_views
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.check import with_copies
+from frustum.dialects.plan.clusters import check_clusters
 from frustum.dialects.plan.count import Counted, count
 from frustum.dialects.plan.dialect import tree_of
 from frustum.dialects.plan.tree import Node, Sequence, layers_in
@@ -87,6 +88,7 @@ def lowered_plan(
 
     Raises NotLowered for what no program is made of, PlanError where the tree is no plan of the network.
     """
+    check_clusters(plan, target)
     counted = count(network, plan) if counted is None else counted
     own = with_copies(network, plan)
     code = Code(target)

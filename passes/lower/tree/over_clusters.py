@@ -7,7 +7,7 @@ same.  What a cluster has beside its own share lies where it would lie if it had
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from frustum.dialects.axes.axis import Axis
@@ -23,6 +23,10 @@ from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, PlanLoop
 from frustum.passes.lower.tree.places import Place, Run
 from frustum.passes.lower.tree.regions import Clip, Linear, Region, move
 from frustum.passes.lower.tree.spans import CLUSTERS, NotLowered, end, span_of
+
+
+BEYOND = 1 << 12
+"""More positions than any window reaches: clusters without a range end so far before the first. 2026-11-28."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,10 @@ class OverClusters(LoopSpans):
 
     def _busy(self, span: Span, count: int) -> Span:
         """The span in the first so many clusters, and nothing in the others."""
-        if span.start.at((), count) >= span.bound:
-            return span
         if span.limit is not None:
             raise NotLowered("clipped ranges of fewer clusters than there are")
-        return replace(span, limit=Affine(count * span.bound, cluster=-span.bound))
+        beyond = span.bound + BEYOND
+        return replace(span, limit=Affine((count - 1) * beyond + span.bound, cluster=-beyond))
 
     def opened(self, nodes: Iterable[Node], made: Made) -> Made:
         """What layers make where the loops over clusters inside nodes are open."""
@@ -83,6 +86,13 @@ class OverClusters(LoopSpans):
     def own_part(self, box: Mapping[Axis, Span]) -> dict[Axis, Span]:
         """What of a box lies in the cluster's own range, of axes that no loop moves beside."""
         return {axis: own_share(span) for axis, span in box.items()}
+
+    def beyond_shares(self, box: Mapping[Axis, Span]) -> Iterator[dict[Axis, Span]]:
+        """What of a box no share has, since these end before the axis does: the last clusters have it."""
+        for axis, span in box.items():
+            last = span.start.cluster * self.code.clusters
+            if 0 < last < span.bound and not span.start.loops and own_share(span) is not span:
+                yield {**box, axis: Span(Affine(last), span.bound - last, span.bound, end(span))}
 
     def held_box(self, node: Children, resident: Resident, names: Sequence[str], made: Made) -> dict[Axis, Span]:
         """What a cluster holds of a resident tensor in the end: its share, and what its readers need beside it."""
@@ -121,21 +131,26 @@ class OverClusters(LoopSpans):
             raise NotLowered(f"{tensor.name}: shares of clusters along several axes")
         (axis,) = moved
         clusters, is_whole = self.code.clusters, not wanted[axis].start.cluster
+        own = {**made, axis: own_share(made[axis])}
+        for rest in self.beyond_shares(made):
+            asked = [*conditions, Affine(1 - clusters, cluster=1)]
+            for by in range(1, clusters):
+                self._send(place, rest, made, wanted, axis, Affine(-by), asked)
         for sign in (1, -1):
             if is_whole and clusters > 2 and self.code.depth < MAX_LOOPS:
                 with self.code.repeat(clusters - 1) as index:
-                    self._send(place, made, wanted, axis, (index + 1) * sign, conditions)
+                    self._send(place, own, made, wanted, axis, (index + 1) * sign, conditions)
                 continue
             for by in range(1, clusters):
-                self._send(place, made, wanted, axis, Affine(by * sign), conditions)
+                self._send(place, own, made, wanted, axis, Affine(by * sign), conditions)
 
     def _send(
-        self, place: Place, made: Mapping[Axis, Span], wanted: Mapping[Axis, Span], axis: Axis, by: Affine,
-        conditions: Sequence[Affine],
+        self, place: Place, own: Mapping[Axis, Span], made: Mapping[Axis, Span], wanted: Mapping[Axis, Span],
+        axis: Axis, by: Affine, conditions: Sequence[Affine],
     ) -> None:  # fmt: skip
-        """To the cluster so far on."""
-        own, number = own_share(made[axis]), list(made).index(axis)
-        dims = [own if each is axis else meet(span, wanted[each]) for each, span in made.items()]
+        """What of its own is wanted and not made by the cluster so far on."""
+        number = list(made).index(axis)
+        dims = [span if each is axis else meet(span, wanted[each]) for each, span in own.items()]
         position, code = Linear({number: 1}), self.code
         asked, there = _moved(wanted[axis], by), _moved(made[axis], by)
         at = _positions(made)

@@ -84,7 +84,7 @@ class SramBuffers(OverClusters):
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         place = rings[key] = Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
-            taken=taken,
+            taken=taken, box=box, users=tuple(names),
         )  # fmt: skip
         return place
 
@@ -197,6 +197,8 @@ class SramBuffers(OverClusters):
         for k in range(self.planes(tensor)):
             transfer(self.code, "gdma", mine, self.dram.of(tensor).plane(k), place.plane(k), conditions)
         if mine is not box:
+            for rest in self.beyond_shares(box):
+                transfer(self.code, "gdma", rest, self.dram.of(tensor), place, conditions)
             self.exchange(tensor, place, mine, box, conditions)
         if not conditions and not place.has:
             self.dram.loaded(self.code, tensor, box, place)

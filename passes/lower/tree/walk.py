@@ -154,6 +154,14 @@ class PlanWalk(Computes):
         self.dealt = Dealt(self.known_class(node)[1], node.halo is Halo.EXCHANGED)
         self.visit(node.body, {**made, **found}, held)
         self.dealt = None
+        inside = {*layers_in(node)}
+        for layer in (self.layers[name] for name in layers_in(node)):
+            if layer in summed or self.is_made_anew(layer.result):
+                continue
+            box = {axis: span_of(found[layer.name], axis) for axis in layer.result.axes}
+            for place in self.here[layer.result]:
+                if any(layer.result in self.read_by(name) for name in place.users if name not in inside):
+                    self.exchange(layer.result, place, box, place.box)
         for layer in summed:
             self.join_parts(layer, made, found[layer.name])
         for layer in waiting:
@@ -164,7 +172,7 @@ class PlanWalk(Computes):
         """NotLowered where a sum over clusters is not joined in one place, once."""
         shares = [
             r for each in nodes_in(self.plan) if isinstance(each, Sequence) for r in each.residents
-            if r.tensor == layer.result.name and r.sharded
+            if r.tensor == layer.result.name and (r.sharded or any(each is own for own in nodes_in(node)))
         ]  # fmt: skip
         is_one = not shares and len(self.here[layer.result]) == 1 and not self.here[layer.result][0].has
         if not is_one or node.passes < self.code.clusters or self.sum_levels(layer, made):
@@ -300,10 +308,8 @@ class PlanWalk(Computes):
         maker, (*outer, place) = self.network.maker[tensor], self.here[tensor]
         near = self.opened([first], made) if self.dealt is None else made
         box = {axis: span_of(near[maker.name], axis) for axis in tensor.axes}
-        is_local = self.dealt is not None and not self.dealt.is_exchanged
-        if not is_local and self.is_read(resident, later):
-            names = [name for child in (first, *later) for name in layers_in(child)]
-            self.exchange(tensor, place, box, self.held_box(node, resident, names, made))
+        if self.dealt is not None and self.dealt.is_exchanged and self.is_read(resident, later):
+            self.exchange(tensor, place, box, place.box)
         if not self.leaves(tensor, node, resident) or held.get(tensor) == ():
             return
         nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})
