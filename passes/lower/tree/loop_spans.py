@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeAlias
 
 from xdsl.ir import Block
@@ -21,7 +22,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ZERO, Affine, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.ranges import Ranged
-from frustum.dialects.plan.tree import Loop
+from frustum.dialects.plan.tree import Halo, Loop
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Gate
 from frustum.passes.lower.tree.layouts import Order, steps_of
@@ -38,11 +39,14 @@ from frustum.passes.lower.tree.spans import (
     step_at,
     still,
     through,
+    whole,
     widest,
 )
 
 MOST_PASSES = 4
 """Of a plan that one pass of a program makes. 2026-11-28."""
+MOST_RUNS = 8
+"""Loops of a program that the passes of one of a plan become. 2026-11-28."""
 Made: TypeAlias = Mapping[str, dict[Axis, Span]]
 """Of each layer what it makes in the passes of the loops that are open."""
 
@@ -59,6 +63,8 @@ class PlanLoop:
     step: int
     count: int
     period: int = 1
+    edges: tuple[int, ...] = ()
+    """Of some of the plan's passes, where not all are of one length."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +94,44 @@ class LoopSpans(Ranged):
 
     # ------------------------------------------------------------ passes
 
-    def step_of(self, node: Loop, axis: Axis, inside: list[Layer], made: Made) -> tuple[int, int]:
-        """How far a pass goes along the named axis, and how many passes there are in a pass of the loops outside."""
+    def runs_of(self, node: Loop, made: Made) -> list[PlanLoop]:
+        """Passes of a loop, those that are of one length together; the last of them may be shorter."""
+        axis, group, inside = self.known_class(node)
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
-        step = max(b - a for a, b in zip(node.edges, node.edges[1:], strict=False))
+        lengths = [b - a for a, b in pairwise(node.edges)]
+        step, level = max(lengths), self.code.depth
         tiles = range(0, axis.extent, outer.extent)
         wanted = {a + k for a in tiles for k in range(0, outer.extent, step) if a + k < axis.extent}
-        if {*node.edges} != {*wanted, axis.extent}:
-            raise NotLowered(f"{title(node)}: ranges that are not all of one length")
-        return step, ceil_div(outer.extent, step)
+        own = {span_of(made[layer.name], a).extent for layer in inside for a in layer.axes if a in group}
+        count = ceil_div(outer.extent, step)
+        if {*node.edges} == {*wanted, axis.extent} and (count == 1 or not any(each * step % outer.extent for each in own)):
+            return [PlanLoop(axis, group, inside, level, step, count)]
+        self.check_runs(node, outer)
+        runs, extents = list[list[int]](), {a.extent for layer in inside for a in layer.axes if a in group}
+        for a, b in pairwise(node.edges):
+            if not runs or not all(is_even([*runs[-1], b], each, axis.extent) for each in extents):
+                runs.append([a, b])
+            else:
+                runs[-1].append(b)
+        if len(runs) > MOST_RUNS:
+            raise NotLowered(f"{title(node)}: ranges of {len(runs)} lengths")
+        return [
+            PlanLoop(axis, group, inside, level, run[1] - run[0], len(run) - 1, edges=tuple(run)) for run in runs
+        ]  # fmt: skip
+
+    def check_runs(self, node: Loop, outer: Span) -> None:
+        """NotLowered where passes of several lengths need what others have left."""
+        axis, group, inside = self.known_class(node)
+        summed = any(a in group and a not in layer.result.axes for layer in inside for a in layer.combine)
+        why = (
+            "rows that roll over" if node.halo is Halo.ROLLING
+            else "sums over" if summed
+            else "states of" if any(layer in self.in_step for layer in inside)
+            else "clipped" if outer != whole(axis)
+            else ""
+        )  # fmt: skip
+        if why:
+            raise NotLowered(f"{title(node)}: {why} ranges that are not all of one length")
 
     def pass_of(self, loop: PlanLoop, made: Made, at: int = 0) -> dict[str, dict[Axis, Span]]:
         """What all layers make in pass `at` of those that one of the program's loop makes, from the last layer back."""
@@ -133,6 +168,12 @@ class LoopSpans(Ranged):
 
     def in_proportion(self, own: Span, outer: Span, loop: PlanLoop, at: int) -> Span:
         """The share of a layer's span that a pass along the named axis has."""
+        if loop.edges:
+            ends = scaled_edges(loop.edges, own.extent, loop.axis.extent)
+            first, last, extent = ends[0], ends[-1], ends[1] - ends[0]
+            start = own.start + first + Affine.index(loop.level, extent * loop.period) + extent * at
+            passes = ceil_div(loop.count, loop.period) * loop.period
+            return Span(start, extent, own.bound, own.start + last if passes * extent > last - first else own.limit)
         share = Fraction(own.extent, outer.extent) * loop.step
         if share.denominator > 1:
             raise NotLowered(f"steps of {loop.step} of {outer.extent} positions, for {own.extent}")
@@ -254,3 +295,14 @@ class LoopSpans(Ranged):
                 for axis, span in box.items():
                     found[axis].append(span)
         return {axis: hull(spans) for axis, spans in found.items()}
+
+
+def scaled_edges(edges: Sequence[int], extent: int, of: int) -> list[int]:
+    """Edges of an axis of extent `of`, in proportion: as `scaled` of `dialects/plan/ranges.py` has them."""
+    return [-(-edge * extent // of) for edge in edges]
+
+
+def is_even(edges: Sequence[int], extent: int, of: int) -> bool:
+    """Whether ranges between edges, in proportion, are of one length, but for a shorter last one."""
+    (first, *others) = [b - a for a, b in pairwise(scaled_edges(edges, extent, of))]
+    return all(each == first for each in others[:-1]) and all(each <= first for each in others[-1:])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
@@ -13,6 +13,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
 from frustum.dialects.plan.tree import Part
+from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
@@ -32,6 +33,28 @@ from frustum.passes.lower.tree.spans import (
 )
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What all passes of the loops that are open store of a tensor, inside these runs."""
+
+    runs: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(code: Code, runs: tuple[tuple[int, int], ...], box: Mapping[Axis, Span]) -> Stored:
+        found = list[tuple[int, int]]()
+        for span in box.values():
+            low, high = code.extremes(span.start)[0], code.extremes(end(span))[1]
+            last = span.bound if span.limit is None else min(span.bound, code.extremes(span.limit)[1])
+            found.append((max(0, low), min(high, last)))
+        return Stored(runs, tuple(found))
+
+    def meets(self, other: Stored) -> bool:
+        """Whether passes of another run of a loop store the same."""
+        is_other = any(mine[0] == theirs[0] and mine != theirs for mine, theirs in zip(self.runs, other.runs))
+        return is_other and all(a < d and c < b for (a, b), (c, d) in zip(self.ranges, other.ranges, strict=True))
+
+
 class SramBuffers(LoopSpans):
     """Where tensors lie while a plan is written; `dram` has their homes, `used` counts bytes of SRAM."""
 
@@ -43,6 +66,9 @@ class SramBuffers(LoopSpans):
     at_once: set[Tensor]
     """Statistics that one instruction makes together with what they are for."""
     rolls: list[Roll]
+    runs: list[tuple[int, int]]
+    """Of the plan's loops that are open, those whose passes are written in several runs, and which it is."""
+    stored: dict[Tensor, list[Stored]]
 
     # ------------------------------------------------------------ buffers
 
@@ -189,7 +215,7 @@ class SramBuffers(LoopSpans):
             conditions.append(Affine.index(first.level) - first.first)
         for k in range(self.planes(tensor)):
             transfer(self.code, "gdma", box, self.dram.of(tensor).plane(k), place.plane(k), conditions)
-        if not conditions and not place.has:
+        if not conditions and not place.has and not self.runs:
             self.dram.loaded(self.code, tensor, box, place)
 
     def new_in(
@@ -208,9 +234,10 @@ class SramBuffers(LoopSpans):
     def once(self, tensor: Tensor, box: Mapping[Axis, Span]) -> list[Affine]:
         """Numbers that are 0 or more in the passes in which a part of a result is stored, each element in one alone.
         NotLowered where passes make parts of each other's."""
-        counts = self.code.counts
-        if is_repeated(box, counts):
+        counts, stored = self.code.counts, Stored.of(self.code, tuple(self.runs), box)
+        if is_repeated(box, counts) or any(map(stored.meets, self.stored[tensor])):
             raise NotLowered(f"{tensor.name}: several passes store the same of it")
+        self.stored[tensor].append(stored)
         still = [level for level in range(len(counts)) if not any(step_at(span, level) for span in box.values())]
         return [Affine.index(level, -1) for level in still]
 

@@ -31,7 +31,7 @@ from frustum.passes.lower.tree.spans import (
     later,
     span_of,
 )
-from frustum.passes.lower.tree.sram_buffers import missing_of
+from frustum.passes.lower.tree.sram_buffers import Stored, missing_of
 
 
 class PlanWalk(Computes):
@@ -58,6 +58,8 @@ class PlanWalk(Computes):
         self.used = 0
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
+        self.runs: list[tuple[int, int]] = []
+        self.stored: dict[Tensor, list[Stored]] = defaultdict(list)
         self.known: Known = {}
         self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
@@ -76,11 +78,19 @@ class PlanWalk(Computes):
     def loop(self, node: Loop, made: Made, held: Held) -> None:
         if node.over is not Over.TIME or node.order or node.is_pipelined:
             raise NotLowered(f"{title(node)}: loops over clusters, orders of passes and pipelined loops")
-        axis, group, inside = self.known_class(node)
-        level = self.code.depth
-        step, count = self.step_of(node, axis, inside, made)
+        (first, *others) = self.runs_of(node, made)
+        if not others:
+            self.run(node, first, made, held)
+            return
+        for number, loop in enumerate((first, *others)):
+            self.runs.append((id(node), number))
+            self.run(node, loop, made, held)
+            self.runs.pop()
+
+    def run(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
+        """Passes of one length."""
+        group, level, count = loop.group, loop.level, loop.count
         is_rolling = node.halo is Halo.ROLLING
-        loop = PlanLoop(axis, group, inside, level, step, count)
         if count == 1:
             self.visit(node.body, {**made, **self.only_pass(loop, made)}, held)
             return
