@@ -235,3 +235,13 @@ def test_a_window_of_which_there_is_one_place_comes_first():
     found = lowered_plans.case(build, "compute pool_1")
     moved_bytes, counted = lowered_plans.check_lowered(found, lowered_plans.machine())
     assert moved_bytes == counted
+
+
+def test_of_an_input_that_is_read_by_a_copy_all_is_known():
+    """Channels are three groups to the first norm, two to the second, and no axis is both."""
+
+    def build(net):
+        x = net.input(2, 6, 5, 9)
+        return tuple(net.layer(g.NormaliseOp(x, axes=(1,), epsilon=1e-2, groups=groups)) for groups in (3, 2))
+
+    assert moved(build) == 0
