@@ -16,6 +16,7 @@ from typing import TypeAlias
 from xdsl.ir import Block
 
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
@@ -102,12 +103,14 @@ class LoopSpans(Ranged):
         step, level = max(lengths), self.code.depth
         tiles = range(0, axis.extent, outer.extent)
         wanted = {a + k for a in tiles for k in range(0, outer.extent, step) if a + k < axis.extent}
-        own = {span_of(made[layer.name], a).extent for layer in inside for a in layer.axes if a in group}
+        own = [(layer, a) for layer in inside for a in layer.axes if a in group]
+        shared = [(layer, a) for layer, a in own if self.shares(group, inside, layer, a)]
         count = ceil_div(outer.extent, step)
-        if {*node.edges} == {*wanted, axis.extent} and (count == 1 or not any(each * step % outer.extent for each in own)):
+        is_whole = all(span_of(made[layer.name], a).extent * step % outer.extent == 0 for layer, a in shared)
+        if {*node.edges} == {*wanted, axis.extent} and (count == 1 or is_whole):
             return [PlanLoop(axis, group, inside, level, step, count)]
         self.check_runs(node, outer)
-        runs, extents = list[list[int]](), {a.extent for layer in inside for a in layer.axes if a in group}
+        runs, extents = list[list[int]](), {axis.extent, *(a.extent for _, a in shared)}
         for a, b in pairwise(node.edges):
             if not runs or not all(is_even([*runs[-1], b], each, axis.extent) for each in extents):
                 runs.append([a, b])
@@ -118,6 +121,11 @@ class LoopSpans(Ranged):
         return [
             PlanLoop(axis, group, inside, level, run[1] - run[0], len(run) - 1, edges=tuple(run)) for run in runs
         ]  # fmt: skip
+
+    def shares(self, group: Class, inside: list[Layer], layer: Layer, axis: Axis) -> bool:
+        """Whether a pass has its share of a layer, and not only what others ask for."""
+        is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, axis)
+        return not is_asked or self.is_read_elsewhere(layer.result, inside)
 
     def check_runs(self, node: Loop, outer: Span) -> None:
         """NotLowered where passes of several lengths need what others have left."""
@@ -145,8 +153,7 @@ class LoopSpans(Ranged):
             own = next(iter(group & set(layer.axes)), None)
             if own is not None:
                 asked = list(needed[layer.result]) if own in layer.result.axes else []
-                is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, own)
-                if not is_asked or self.is_read_elsewhere(layer.result, inside):
+                if self.shares(group, inside, layer, own):
                     asked.append(self.in_proportion(span_of(spans, own), outer, loop, at))
                 if not asked:
                     raise NotLowered(f"{layer.name}: nothing asks for what it makes")

@@ -51,7 +51,8 @@ class Stored:
 
     def meets(self, other: Stored) -> bool:
         """Whether passes of another run of a loop store the same."""
-        is_other = any(mine[0] == theirs[0] and mine != theirs for mine, theirs in zip(self.runs, other.runs))
+        both = zip(self.runs, other.runs, strict=False)
+        is_other = any(mine[0] == theirs[0] and mine != theirs for mine, theirs in both)
         return is_other and all(a < d and c < b for (a, b), (c, d) in zip(self.ranges, other.ranges, strict=True))
 
 
