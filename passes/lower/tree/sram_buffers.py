@@ -212,7 +212,7 @@ class SramBuffers(LoopSpans):
             box = self.new_in(tensor, names, box, roll)
         gates = [self.rolls[-1].gates.get(name) for name in names] if self.rolls else []
         first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
-        if gates and None not in gates and first is not None and not self.does_roll(box):
+        if gates and None not in gates and first is not None and (place.ring is None or not self.does_roll(box)):
             conditions.append(Affine.index(first.level) - first.first)
         for k in range(self.planes(tensor)):
             transfer(self.code, "gdma", box, self.dram.of(tensor).plane(k), place.plane(k), conditions)
