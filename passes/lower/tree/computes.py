@@ -163,9 +163,14 @@ class Computes(SramBuffers):
         found = self.pieces(layer, spans)
         gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
         levels = self.sum_levels(layer, {layer.name: dict(spans)})
+        start = self.begins_there(layer)
+        added = (p.tensor for k, operand in enumerate(layer.operands) if k != start for p in operand.pieces)
+        own = {place.buffer for place in self.here[layer.result]}
+        if levels and any(place.buffer in own for tensor in added for place in self.here[tensor]):
+            raise NotLowered(f"{layer.name}: sums in the storage of what the last pass adds")
         part = LayerPart(
             found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, gates,
-            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), self.begins_there(layer)),
+            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), start),
         )  # fmt: skip
         part.write(self.code)
 

@@ -155,9 +155,8 @@ class LoopSpans(Ranged):
                 asked = list(needed[layer.result]) if own in layer.result.axes else []
                 if self.shares(group, inside, layer, own):
                     asked.append(self.in_proportion(span_of(spans, own), outer, loop, at))
-                if not asked:
-                    raise NotLowered(f"{layer.name}: nothing asks for what it makes")
-                spans[own] = self.within(hull(widest(asked, counts)), span_of(spans, own))
+                share = hull(widest(asked, counts)) if asked else Span(ZERO, 0, own.extent)
+                spans[own] = self.within(share, span_of(spans, own))
             found[layer.name] = spans
             for tensor, box in self.boxes_read(layer, spans):
                 maker = self.network.maker.get(tensor)
@@ -279,7 +278,9 @@ class LoopSpans(Ranged):
     # ------------------------------------------------------------ boxes
 
     def boxes_read(self, layer: Layer, spans: Spans) -> Iterator[tuple[Tensor, dict[Axis, Span]]]:
-        """What a part of a layer reads of each tensor."""
+        """What a part of a layer reads of each tensor; nothing where it is empty."""
+        if any(not span.extent for span in spans.values()):
+            return
         for operand in layer.operands:
             for piece in operand.pieces:
                 box = {}
@@ -291,17 +292,17 @@ class LoopSpans(Ranged):
                 yield piece.tensor, box
 
     def box_of(self, tensor: Tensor, names: Iterable[str], made: Made) -> dict[Axis, Span]:
-        """What layers touch of a tensor, all together."""
+        """What layers touch of a tensor, all together; of no position where they touch nothing."""
         found: dict[Axis, list[Span]] = {axis: [] for axis in tensor.axes}
         for name in names:
             layer = self.layers[name]
             boxes = [box for other, box in self.boxes_read(layer, made[name]) if other is tensor]
-            if layer.result is tensor:
+            if layer.result is tensor and all(span.extent for span in made[name].values()):
                 boxes.append({axis: span_of(made[name], axis) for axis in tensor.axes})
             for box in boxes:
                 for axis, span in box.items():
                     found[axis].append(span)
-        return {axis: hull(spans) for axis, spans in found.items()}
+        return {axis: hull(spans) if spans else Span(ZERO, 0, axis.extent) for axis, spans in found.items()}
 
 
 def scaled_edges(edges: Sequence[int], extent: int, of: int) -> list[int]:
@@ -310,6 +311,6 @@ def scaled_edges(edges: Sequence[int], extent: int, of: int) -> list[int]:
 
 
 def is_even(edges: Sequence[int], extent: int, of: int) -> bool:
-    """Whether ranges between edges, in proportion, are of one length, but for a shorter last one."""
+    """Whether ranges between edges, in proportion, are of one length, but for a shorter last one that has some."""
     (first, *others) = [b - a for a, b in pairwise(scaled_edges(edges, extent, of))]
-    return all(each == first for each in others[:-1]) and all(each <= first for each in others[-1:])
+    return all(each == first for each in others[:-1]) and all(each == first or 0 < each < first for each in others[-1:])
