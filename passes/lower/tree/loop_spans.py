@@ -85,6 +85,8 @@ class Roll:
     period: int = 1
     number: int = 0
     at: Callable[[int], Made] | None = None
+    before: int = 0
+    """Passes before the plan's first one, where one of the program makes one."""
     rings: dict[tuple[Tensor, tuple[str, ...]], Place] = field(default_factory=dict)
 
 

@@ -209,6 +209,7 @@ class SramBuffers(LoopSpans):
                 part.store(self.code, box, place, conditions)
             return
         for roll in self.rolls if place.ring is not None else ():
+            place = from_first(place, box, names, roll)
             box = self.new_in(tensor, names, box, roll)
         gates = [self.rolls[-1].gates.get(name) for name in names] if self.rolls else []
         first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
@@ -284,6 +285,18 @@ class SramBuffers(LoopSpans):
         """Loops over whose passes its sums go on."""
         spans = [span_of(made[layer.name], a) for a in layer.combine if a not in layer.result.axes]
         return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
+
+
+def from_first(place: Place, box: Mapping[Axis, Span], names: Sequence[str], roll: Roll) -> Place:
+    """A ring without what lies before all that the plan's first pass reads, if no layer makes anything before that."""
+    assert place.ring is not None
+    axis = place.ring[0]
+    step, start = step_at(box[axis], roll.level), box[axis].start
+    first = start.base + step * roll.before
+    is_early = any(name not in roll.gates or roll.gates[name].first < roll.before for name in names)
+    if not roll.before or is_early or first <= 0 or start != Affine(start.base) + Affine.index(roll.level, step):
+        return place
+    return replace(place, has={axis: Span(Affine(first), axis.extent - first, axis.extent), **place.has})
 
 
 def missing_of(tensor: Tensor, places: Iterable[Place], box: Mapping[Axis, Span]) -> dict[Axis, Span]:

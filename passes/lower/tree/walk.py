@@ -111,7 +111,8 @@ class PlanWalk(Computes):
         }
         with self.code.repeat(count + before):
             inner = {**made, **found}
-            self.rolls.append(Roll(level, group, self.gates_of(found, group, level), inner, self.code.block))
+            gates = self.gates_of(found, group, level)
+            self.rolls.append(Roll(level, group, gates, inner, self.code.block, before=before))
             self.body(node.body, inner, held)
             self.rolls.pop()
 
@@ -133,7 +134,7 @@ class PlanWalk(Computes):
                 if is_rolling:
                     gates = self.gates_of({name: inner[name] for name in layers_in(node)}, loop.group, loop.level)
                     block = self.code.block
-                    self.rolls.append(Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings))
+                    self.rolls.append(Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings=rings))
                 self.body(node.body, inner, held, is_ahead=False)
                 if is_rolling:
                     self.rolls.pop()
