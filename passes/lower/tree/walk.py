@@ -134,7 +134,8 @@ class PlanWalk(Computes):
                 if is_rolling:
                     gates = self.gates_of({name: inner[name] for name in layers_in(node)}, loop.group, loop.level)
                     block = self.code.block
-                    self.rolls.append(Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings=rings))
+                    own = Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings=rings)
+                    self.rolls.append(own)
                 self.body(node.body, inner, held, is_ahead=False)
                 if is_rolling:
                     self.rolls.pop()
