@@ -178,6 +178,10 @@ class Computes(SramBuffers):
         start = self.begins_there(layer)
         if running is not None:
             levels, start = self.moving_levels(layer.combine, spans), None
+        added = (p.tensor for k, operand in enumerate(layer.operands) if k != start for p in operand.pieces)
+        own = {place.buffer for place in self.here[layer.result]}
+        if running is None and levels and any(place.buffer in own for tensor in added for place in self.here[tensor]):
+            raise NotLowered(f"{layer.name}: sums in the storage of what the last pass adds")
         part = LayerPart(
             found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, running,
             gates,

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeAlias
 
 from xdsl.ir import Block
 
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.ranges import Ranged
-from frustum.dialects.plan.tree import Loop
+from frustum.dialects.plan.tree import Halo, Loop
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Gate
 from frustum.passes.lower.tree.layouts import Order, steps_of
@@ -40,11 +42,14 @@ from frustum.passes.lower.tree.spans import (
     step_at,
     still,
     through,
+    whole,
     widest,
 )
 
 MOST_PASSES = 4
 """Of a plan that one pass of a program makes. 2026-11-28."""
+MOST_RUNS = 8
+"""Loops of a program that the passes of one of a plan become. 2026-11-28."""
 Made: TypeAlias = Mapping[str, dict[Axis, Span]]
 """Of each layer what it makes in the passes of the loops that are open."""
 
@@ -63,6 +68,8 @@ class PlanLoop:
     period: int = 1
     is_alone: bool = False
     """None makes more than its share of the range."""
+    edges: tuple[int, ...] = ()
+    """Of some of the plan's passes, where not all are of one length."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class Roll:
     period: int = 1
     number: int = 0
     at: Callable[[int], Made] | None = None
+    before: int = 0
+    """Passes before the plan's first one, where one of the program makes one."""
     rings: dict[tuple[Tensor, tuple[str, ...]], Place] = field(default_factory=dict)
 
 
@@ -92,15 +101,51 @@ class LoopSpans(Ranged):
 
     # ------------------------------------------------------------ passes
 
-    def step_of(self, node: Loop, axis: Axis, inside: list[Layer], made: Made) -> tuple[int, int]:
-        """How far a pass goes along the named axis, and how many passes there are in a pass of the loops outside."""
+    def runs_of(self, node: Loop, made: Made) -> list[PlanLoop]:
+        """Passes of a loop, those that are of one length together; the last of them may be shorter."""
+        axis, group, inside = self.known_class(node)
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
-        step = max(b - a for a, b in zip(node.edges, node.edges[1:], strict=False))
+        lengths = [b - a for a, b in pairwise(node.edges)]
+        step, level = max(lengths), self.code.depth
         tiles = range(0, axis.extent, outer.extent)
         wanted = {a + k for a in tiles for k in range(0, outer.extent, step) if a + k < axis.extent}
-        if {*node.edges} != {*wanted, axis.extent}:
-            raise NotLowered(f"{title(node)}: ranges that are not all of one length")
-        return step, ceil_div(outer.extent, step)
+        own = [(layer, a) for layer in inside for a in layer.axes if a in group]
+        shared = [(layer, a) for layer, a in own if self.shares(group, inside, layer, a)]
+        count = ceil_div(outer.extent, step)
+        is_whole = all(span_of(made[layer.name], a).extent * step % outer.extent == 0 for layer, a in shared)
+        if {*node.edges} == {*wanted, axis.extent} and (count == 1 or is_whole):
+            return [PlanLoop(axis, group, inside, level, step, count)]
+        self.check_runs(node, outer)
+        runs, extents = list[list[int]](), {axis.extent, *(a.extent for _, a in shared)}
+        for a, b in pairwise(node.edges):
+            if not runs or not all(is_even([*runs[-1], b], each, axis.extent) for each in extents):
+                runs.append([a, b])
+            else:
+                runs[-1].append(b)
+        if len(runs) > MOST_RUNS:
+            raise NotLowered(f"{title(node)}: ranges of {len(runs)} lengths")
+        return [
+            PlanLoop(axis, group, inside, level, run[1] - run[0], len(run) - 1, edges=tuple(run)) for run in runs
+        ]  # fmt: skip
+
+    def shares(self, group: Class, inside: list[Layer], layer: Layer, axis: Axis) -> bool:
+        """Whether a pass has its share of a layer, and not only what others ask for."""
+        is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, axis)
+        return not is_asked or self.is_read_elsewhere(layer.result, inside)
+
+    def check_runs(self, node: Loop, outer: Span) -> None:
+        """NotLowered where passes of several lengths need what others have left."""
+        axis, group, inside = self.known_class(node)
+        summed = any(a in group and a not in layer.result.axes for layer in inside for a in layer.combine)
+        why = (
+            "rows that roll over" if node.halo is Halo.ROLLING
+            else "sums over" if summed
+            else "states of" if any(layer in self.in_step for layer in inside)
+            else "clipped" if outer != whole(axis)
+            else ""
+        )  # fmt: skip
+        if why:
+            raise NotLowered(f"{title(node)}: {why} ranges that are not all of one length")
 
     def pass_of(self, loop: PlanLoop, made: Made, at: int = 0) -> dict[str, dict[Axis, Span]]:
         """What all layers make in pass `at` of those that one of the program's loop makes, from the last layer back."""
@@ -115,13 +160,10 @@ class LoopSpans(Ranged):
             own = next(iter(group & set(layer.axes)), None)
             if own is not None:
                 asked = list(needed[layer.result]) if own in layer.result.axes and not loop.is_alone else []
-                is_asked = not loop.is_alone and layer not in self.in_step
-                is_asked = is_asked and self.is_read_along(group, inside, layer, own)
-                if not is_asked or self.is_read_elsewhere(layer.result, inside):
+                if loop.is_alone or self.shares(group, inside, layer, own):
                     asked.append(self.in_proportion(span_of(spans, own), outer, loop, at))
-                if not asked:
-                    raise NotLowered(f"{layer.name}: nothing asks for what it makes")
-                spans[own] = self.within(hull(widest(asked, extremes_of)), span_of(spans, own))
+                share = hull(widest(asked, extremes_of)) if asked else Span(ZERO, 0, own.extent)
+                spans[own] = self.within(share, span_of(spans, own))
             found[layer.name] = spans
             for tensor, box in self.boxes_read(layer, spans):
                 maker = self.network.maker.get(tensor)
@@ -139,6 +181,12 @@ class LoopSpans(Ranged):
 
     def in_proportion(self, own: Span, outer: Span, loop: PlanLoop, at: int) -> Span:
         """The share of a layer's span that a pass along the named axis has."""
+        if loop.edges:
+            ends = scaled_edges(loop.edges, own.extent, loop.axis.extent)
+            first, last, extent = ends[0], ends[-1], ends[1] - ends[0]
+            start = own.start + first + index(loop.level, extent * loop.period) + extent * at
+            passes = ceil_div(loop.count, loop.period) * loop.period
+            return Span(start, extent, own.bound, own.start + last if passes * extent > last - first else own.limit)
         share = Fraction(own.extent, outer.extent) * loop.step
         if share.denominator > 1:
             raise NotLowered(f"steps of {loop.step} of {outer.extent} positions, for {own.extent}")
@@ -238,7 +286,9 @@ class LoopSpans(Ranged):
     # ------------------------------------------------------------ boxes
 
     def boxes_read(self, layer: Layer, spans: Spans) -> Iterator[tuple[Tensor, dict[Axis, Span]]]:
-        """What a part of a layer reads of each tensor."""
+        """What a part of a layer reads of each tensor; nothing where it is empty."""
+        if any(not span.extent for span in spans.values()):
+            return
         for operand in layer.operands:
             for piece in operand.pieces:
                 box = {}
@@ -250,14 +300,25 @@ class LoopSpans(Ranged):
                 yield piece.tensor, box
 
     def box_of(self, tensor: Tensor, names: Iterable[str], made: Made) -> dict[Axis, Span]:
-        """What layers touch of a tensor, all together."""
+        """What layers touch of a tensor, all together; of no position where they touch nothing."""
         found: dict[Axis, list[Span]] = {axis: [] for axis in tensor.axes}
         for name in names:
             layer = self.layers[name]
             boxes = [box for other, box in self.boxes_read(layer, made[name]) if other is tensor]
-            if layer.result is tensor:
+            if layer.result is tensor and all(span.extent for span in made[name].values()):
                 boxes.append({axis: span_of(made[name], axis) for axis in tensor.axes})
             for box in boxes:
                 for axis, span in box.items():
                     found[axis].append(span)
-        return {axis: hull(spans) for axis, spans in found.items()}
+        return {axis: hull(spans) if spans else Span(ZERO, 0, axis.extent) for axis, spans in found.items()}
+
+
+def scaled_edges(edges: Sequence[int], extent: int, of: int) -> list[int]:
+    """Edges of an axis of extent `of`, in proportion: as `scaled` of `dialects/plan/ranges.py` has them."""
+    return [-(-edge * extent // of) for edge in edges]
+
+
+def is_even(edges: Sequence[int], extent: int, of: int) -> bool:
+    """Whether ranges between edges, in proportion, are of one length, but for a shorter last one that has some."""
+    (first, *others) = [b - a for a, b in pairwise(scaled_edges(edges, extent, of))]
+    return all(each == first for each in others[:-1]) and all(each == first or 0 < each < first for each in others[-1:])

@@ -24,7 +24,6 @@ from frustum.passes.lower.tree.places import Place, Run
 from frustum.passes.lower.tree.regions import Clip, Linear, Region, move
 from frustum.passes.lower.tree.spans import CLUSTERS, NotLowered, end, span_of
 
-
 BEYOND = 1 << 12
 """More positions than any window reaches: clusters without a range end so far before the first. 2026-11-28."""
 
@@ -54,7 +53,7 @@ class OverClusters(LoopSpans):
         is_alone = node.halo is Halo.EXCHANGED
         return PlanLoop(axis, group, inside, CLUSTERS, step, node.passes, is_alone=is_alone)
 
-    def shares(self, node: Loop, made: Made) -> dict[str, dict[Axis, Span]]:
+    def cluster_spans(self, node: Loop, made: Made) -> dict[str, dict[Axis, Span]]:
         """What layers make in a loop over clusters; nothing in those for which there is no range."""
         loop = self.dealing(node, made)
         found = self.pass_of(loop, made)
@@ -78,7 +77,7 @@ class OverClusters(LoopSpans):
         found = dict(made)
         for node in nodes:
             for loop in distributed_in(node):
-                found.update(self.shares(loop, made))
+                found.update(self.cluster_spans(loop, made))
         return found
 
     # ------------------------------------------------------------ shares

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
@@ -14,6 +14,7 @@ from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
 from frustum.dialects.plan.carried import RUNNING, running_axes
 from frustum.dialects.plan.tree import Node, Part
+from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
@@ -35,6 +36,29 @@ from frustum.passes.lower.tree.spans import (
 )
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What all passes of the loops that are open store of a tensor, inside these runs."""
+
+    runs: tuple[tuple[int, int], ...]
+    ranges: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(code: Code, runs: tuple[tuple[int, int], ...], box: Mapping[Axis, Span]) -> Stored:
+        found = list[tuple[int, int]]()
+        for span in box.values():
+            low, high = code.extremes(span.start)[0], code.extremes(end(span))[1]
+            last = span.bound if span.limit is None else min(span.bound, code.extremes(span.limit)[1])
+            found.append((max(0, low), min(high, last)))
+        return Stored(runs, tuple(found))
+
+    def meets(self, other: Stored) -> bool:
+        """Whether passes of another run of a loop store the same."""
+        both = zip(self.runs, other.runs, strict=False)
+        is_other = any(mine[0] == theirs[0] and mine != theirs for mine, theirs in both)
+        return is_other and all(a < d and c < b for (a, b), (c, d) in zip(self.ranges, other.ranges, strict=True))
+
+
 class SramBuffers(OverClusters):
     """Where tensors lie while a plan is written; `dram` has their homes, `used` counts bytes of SRAM."""
 
@@ -46,6 +70,9 @@ class SramBuffers(OverClusters):
     at_once: set[Tensor]
     """Statistics that one instruction makes together with what they are for."""
     rolls: list[Roll]
+    runs: list[tuple[int, int]]
+    """Of the plan's loops that are open, those whose passes are written in several runs, and which it is."""
+    stored: dict[Tensor, list[Stored]]
 
     # ------------------------------------------------------------ buffers
 
@@ -178,30 +205,37 @@ class SramBuffers(OverClusters):
         self.code.layer = self.numbers[next(iter(names))]
         conditions = list(conditions)
         if way == "store":
-            box = self.own_part(box)
-            home, parts = self.dram.stored(tensor)
-            conditions += self.once(tensor, box)
-            for k in range(self.planes(tensor)):
-                if home is not None:
-                    transfer(self.code, "gdma", box, place.plane(k), home.plane(k), conditions)
-            for part in parts:
-                part.store(self.code, box, place, conditions)
+            self.leave(tensor, self.own_part(box), place, conditions)
             return
         for roll in self.rolls if place.ring is not None else ():
+            place = from_first(place, box, names, roll)
             box = self.new_in(tensor, names, box, roll)
         gates = [self.rolls[-1].gates.get(name) for name in names] if self.rolls else []
         first = min((gate for gate in gates if gate is not None), key=lambda gate: gate.first, default=None)
-        if gates and None not in gates and first is not None and not self.does_roll(box):
+        if gates and None not in gates and first is not None and (place.ring is None or not self.does_roll(box)):
             conditions.append(Affine.index(first.level) - first.first)
-        mine = self.own_part(box) if self.dealt is not None and self.dealt.is_exchanged else box
-        for k in range(self.planes(tensor)):
-            transfer(self.code, "gdma", mine, self.dram.of(tensor).plane(k), place.plane(k), conditions)
-        if mine is not box:
-            for rest in self.beyond_shares(box):
-                transfer(self.code, "gdma", rest, self.dram.of(tensor), place, conditions)
-            self.exchange(tensor, place, mine, box, conditions)
-        if not conditions and not place.has:
+        mine = [box]
+        if self.dealt is not None and self.dealt.is_exchanged:
+            mine = [self.own_part(box), *self.beyond_shares(box)]
+        for part in mine:
+            for k in range(self.planes(tensor)):
+                transfer(self.code, "gdma", part, self.dram.of(tensor).plane(k), place.plane(k), conditions)
+        if mine[0] is not box:
+            self.exchange(tensor, place, mine[0], box, conditions)
+        if not conditions and not place.has and not self.runs:
             self.dram.loaded(self.code, tensor, box, place)
+
+    def leave(
+        self, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine]
+    ) -> None:  # fmt: skip
+        """A box goes to DRAM: to its home, and to outputs that have it."""
+        home, parts = self.dram.stored(tensor)
+        conditions = [*conditions, *self.once(tensor, box)]
+        for k in range(self.planes(tensor)):
+            if home is not None:
+                transfer(self.code, "gdma", box, place.plane(k), home.plane(k), conditions)
+        for part in parts:
+            part.store(self.code, box, place, conditions)
 
     def new_in(
         self, tensor: Tensor, names: Sequence[str], box: Mapping[Axis, Span], roll: Roll
@@ -219,9 +253,10 @@ class SramBuffers(OverClusters):
     def once(self, tensor: Tensor, box: Mapping[Axis, Span]) -> list[Affine]:
         """Numbers that are 0 or more in the passes in which a part of a result is stored, each element in one alone.
         NotLowered where passes make parts of each other's."""
-        counts = self.code.counts
-        if is_repeated(box, counts, self.code.clusters):
+        counts, stored = self.code.counts, Stored.of(self.code, tuple(self.runs), box)
+        if is_repeated(box, counts, self.code.clusters) or any(map(stored.meets, self.stored[tensor])):
             raise NotLowered(f"{tensor.name}: several passes store the same of it")
+        self.stored[tensor].append(stored)
         still = [level for level in range(len(counts)) if not any(step_at(span, level) for span in box.values())]
         return [Affine.index(level, -1) for level in still]
 
@@ -293,6 +328,18 @@ class SramBuffers(OverClusters):
         """Loops that move some of these axes."""
         spans = [span_of(made, axis) for axis in axes]
         return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
+
+
+def from_first(place: Place, box: Mapping[Axis, Span], names: Sequence[str], roll: Roll) -> Place:
+    """A ring without what lies before all that the plan's first pass reads, if no layer makes anything before that."""
+    assert place.ring is not None
+    axis = place.ring[0]
+    step, start = step_at(box[axis], roll.level), box[axis].start
+    first = start.base + step * roll.before
+    is_early = any(name not in roll.gates or roll.gates[name].first < roll.before for name in names)
+    if not roll.before or is_early or first <= 0 or start != Affine(start.base) + Affine.index(roll.level, step):
+        return place
+    return replace(place, has={axis: Span(Affine(first), axis.extent - first, axis.extent), **place.has})
 
 
 def missing_of(tensor: Tensor, places: Iterable[Place], box: Mapping[Axis, Span]) -> dict[Axis, Span]:

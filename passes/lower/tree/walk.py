@@ -44,7 +44,7 @@ from frustum.passes.lower.tree.spans import (
     step_at,
     still,
 )
-from frustum.passes.lower.tree.sram_buffers import missing_of
+from frustum.passes.lower.tree.sram_buffers import Stored, missing_of
 
 
 class PlanWalk(Computes):
@@ -72,6 +72,8 @@ class PlanWalk(Computes):
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
         self.dealt: Dealt | None = None
+        self.runs: list[tuple[int, int]] = []
+        self.stored: dict[Tensor, list[Stored]] = defaultdict(list)
         self.known: Known = {}
         self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
@@ -93,11 +95,19 @@ class PlanWalk(Computes):
             return
         if node.over is not Over.TIME or node.order or node.is_pipelined:
             raise NotLowered(f"{title(node)}: loops over cores and chips, orders of passes and pipelined loops")
-        axis, group, inside = self.known_class(node)
-        level = self.code.depth
-        step, count = self.step_of(node, axis, inside, made)
+        (first, *others) = self.runs_of(node, made)
+        if not others:
+            self.run(node, first, made, held)
+            return
+        for number, loop in enumerate((first, *others)):
+            self.runs.append((id(node), number))
+            self.run(node, loop, made, held)
+            self.runs.pop()
+
+    def run(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
+        """Passes of one length."""
+        group, level, count = loop.group, loop.level, loop.count
         is_rolling = node.halo is Halo.ROLLING
-        loop = PlanLoop(axis, group, inside, level, step, count)
         if count == 1:
             self.visit(node.body, {**made, **self.only_pass(loop, made)}, held)
             return
@@ -121,7 +131,8 @@ class PlanWalk(Computes):
         }
         with self.code.repeat(count + before):
             inner = {**made, **found}
-            self.rolls.append(Roll(level, group, self.gates_of(found, group, level), inner, self.code.block))
+            gates = self.gates_of(found, group, level)
+            self.rolls.append(Roll(level, group, gates, inner, self.code.block, before=before))
             self.body(node.body, inner, held)
             self.rolls.pop()
 
@@ -145,7 +156,7 @@ class PlanWalk(Computes):
 
     def over_clusters(self, node: Loop, made: Made, held: Held) -> None:
         """A loop whose passes clusters make at the same time."""
-        found, summed = self.shares(node, made), self.summed_in(node)
+        found, summed = self.cluster_spans(node, made), self.summed_in(node)
         waiting = [layer for layer in summed if not self.here[layer.result]]
         for layer in waiting:
             self.here[layer.result].append(self.buffer(layer.result, [layer.name], made))
@@ -196,7 +207,8 @@ class PlanWalk(Computes):
                 if is_rolling:
                     gates = self.gates_of({name: inner[name] for name in layers_in(node)}, loop.group, loop.level)
                     block = self.code.block
-                    self.rolls.append(Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings))
+                    own = Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings=rings)
+                    self.rolls.append(own)
                 self.body(node.body, inner, held, is_ahead=False)
                 if is_rolling:
                     self.rolls.pop()

@@ -33,6 +33,15 @@ PLANS = {
         two_convs,
         "resident x0 [x0.2 5:7], conv_1 [conv_1.y 3:5] { compute conv_1 } compute conv_2",
     ),
+    "ranges of several lengths": (
+        two_convs,
+        "resident w, w.1 for conv_2.y ranges [0, 1, 5, 9, 12] recomputed"
+        " { resident x0, conv_1 { compute conv_1 } compute conv_2 }",
+    ),
+    "steps out of proportion": (
+        lambda net: (net.unary("relu", x := net.input(1, 2, 7, 4)), net.pool("max", x)),
+        "for x0.2 step 2 recomputed { compute unary_1, pool_2 }",
+    ),
     "a loop cuts a part": (
         two_convs,
         "resident w, w.1 for conv_1.y step 4 { resident x0 [x0.2 0:7], conv_1 [conv_1.y 0:6] { compute conv_1 } }"
@@ -72,8 +81,8 @@ def test_found_plans_are_run_as_they_are_counted(build, kib):
 
 
 def test_what_is_not_lowered_is_named():
-    found = lowered_plans.case(two_convs, "for conv_2.y ranges [0, 1, 12] { compute conv_1, conv_2 }")
-    with pytest.raises(NotLowered, match=r"for conv_2\.y: ranges that are not all of one length"):
+    found = lowered_plans.case(two_convs, "for conv_2.y ranges [0, 1, 12] rolling { compute conv_1, conv_2 }")
+    with pytest.raises(NotLowered, match=r"for conv_2\.y: rows that roll over ranges that are not all of one length"):
         lowered_plans.check_lowered(found, lowered_plans.machine())
     found = lowered_plans.case(perceptron, "for matmul_1.c step 16 { compute matmul_1, matmul_2 }")
     with pytest.raises(NotLowered, match="matmul_2: sums that wait in DRAM"):
