@@ -54,7 +54,7 @@ class Computes(SramBuffers):
                 if not self.here[tensor]:
                     maker = self.network.maker[tensor]
                     users = [n for n in node.layers if n == maker.name or tensor in self.read_by(n)]
-                    self.here[tensor].append(self.handed(maker, users, made, own, last))
+                    self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
             self.layer(node, layer, made, held)
             for tensor in (t for t in own if last[t] == name):
                 self.used -= self.here[tensor].pop().taken

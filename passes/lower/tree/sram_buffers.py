@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from frustum.dialects import isa
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
@@ -41,9 +43,13 @@ class SramBuffers(LoopSpans):
     numbers: Mapping[str, int]
     here: dict[Tensor, list[Place]]
     used: int
+    most: int
+    """The most of SRAM that has been taken at a time in the body of the innermost loop."""
     at_once: set[Tensor]
     """Statistics that one instruction makes together with what they are for."""
     rolls: list[Roll]
+    below: set[Tensor]
+    """What lies in the ring of the result that takes its place."""
 
     # ------------------------------------------------------------ buffers
 
@@ -79,13 +85,18 @@ class SramBuffers(LoopSpans):
         else:
             alloc, taken = isa.AllocOp("sram", size_bytes, rolling=slack), size_bytes
         block.add_op(alloc)
-        self.used += taken
+        self.take(taken)
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         place = rings[key] = Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
             taken=taken,
         )  # fmt: skip
         return place
+
+    def take(self, size: int) -> None:
+        """Counts bytes of SRAM that are taken."""
+        self.used += size
+        self.most = max(self.most, self.used)
 
     def planes(self, tensor: Tensor) -> int:
         return planes_of(self.network.maker.get(tensor))
@@ -124,20 +135,45 @@ class SramBuffers(LoopSpans):
         return place.through(index)
 
     def handed(
-        self, layer: Layer, users: list[str], made: Made, own: Iterable[Tensor], last: Mapping[Tensor, str]
+        self, layer: Layer, users: list[str], made: Made, own: Sequence[Tensor], last: Mapping[Tensor, str],
+        names: Sequence[str],
     ) -> Place:  # fmt: skip
-        """Where a result lies that layers of a compute hand on: in the storage of what its maker reads last, if it
-        may."""
+        """Where a result lies that these layers of a compute hand on: in the storage of what its maker reads last, if
+        it may."""
         if layer.storage_of is not None:
             (piece, *others) = layer.operands[layer.storage_of].pieces
             old = piece.tensor
             is_free = not others and old in own and last[old] == layer.name and old not in self.carried
             is_alike = self.elements[old] == self.elements[layer.result]
-            does_roll = any(self.ring_of(layer.result, users, roll) for roll in self.rolls)
+            does_roll = self.does_stay(layer.result, users)
             # a ring is as long as its own readers need
-            if is_free and is_alike and not does_roll and self.here[old][-1].ring is None:
+            is_fitting = old in self.below if does_roll else self.here[old][-1].ring is None
+            if is_free and is_alike and is_fitting:
                 return self.in_storage(layer.result, old)
-        return self.buffer(layer.result, users, made)
+        return self.ring_below(layer, users, made, own, last, names) or self.buffer(layer.result, users, made)
+
+    def does_stay(self, tensor: Tensor, users: Sequence[str]) -> bool:
+        """Whether rows of a tensor stay for later passes of a rolling loop."""
+        return any(self.ring_of(tensor, users, roll) for roll in self.rolls)
+
+    def ring_below(
+        self, layer: Layer, users: Sequence[str], made: Made, own: Sequence[Tensor], last: Mapping[Tensor, str],
+        names: Sequence[str],
+    ) -> Place | None:  # fmt: skip
+        """Of a result that its last reader replaces by one that rolls, the place in the ring of that."""
+        taker = self.layers[last[layer.result]]
+        if taker.storage_of is None or taker.result not in own or layer.result in self.carried:
+            return None
+        (piece, *others) = taker.operands[taker.storage_of].pieces
+        theirs = [name for name in names if name == taker.name or taker.result in self.read_by(name)]
+        is_alike = self.elements[layer.result] == self.elements[taker.result]
+        if others or piece.tensor is not layer.result or not is_alike or self.does_stay(layer.result, users):
+            return None
+        index = turned_back(piece)
+        if index is None or not self.does_stay(taker.result, theirs):
+            return None
+        self.below.add(layer.result)
+        return self.buffer(taker.result, theirs, made).through(index)
 
     def begins_there(self, layer: Layer) -> int | None:
         """The operand in whose storage the result lies."""
@@ -258,7 +294,7 @@ class SramBuffers(LoopSpans):
         strides, size = packed(axes, box, "f32")
         alloc = isa.AllocOp("sram", aligned(size * len(RUNNING)))
         self.code.block.add_op(alloc)
-        self.used += size * len(RUNNING)
+        self.take(size * len(RUNNING))
         origin = {axis: box[axis].start for axis in axes}
         running = Place(alloc.buffer, "sram", "f32", strides, origin, planes=len(RUNNING), plane_bytes=size)
         return replace(place, running=running, taken=place.taken + size * len(RUNNING))
@@ -284,6 +320,18 @@ class SramBuffers(LoopSpans):
         """Loops that move some of these axes."""
         spans = [span_of(made, axis) for axis in axes]
         return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
+
+
+def turned_back(piece: Piece) -> list[tuple[Axis, Position]] | None:
+    """The axes of a reader's result by those of the tensor that it reads position for position; None where it does
+    not."""
+    found = list[tuple[Axis, Position]]()
+    for axis, position in piece.by_leaf:
+        own = None if position is None else position.refined()
+        if own is None or not own.is_linear or own.offset or [factor for _, factor in own.terms] != [1]:
+            return None
+        found.append((own.terms[0][0], Position.of(axis)))
+    return found
 
 
 def missing_of(tensor: Tensor, places: Iterable[Place]) -> dict[Axis, Span]:

@@ -71,7 +71,8 @@ def clipped_apart(code: Code, work: Work, groups: Iterable[Sequence[Axis]]) -> l
             elif span.extent > 1:
                 live[-1] = (*live[-1], axis)
     if len(live) > 4:
-        raise NotLowered(f"pieces of {len(live)} dimensions along {', '.join(axis.name for own in live for axis in own)}")
+        names = ", ".join(axis.name for own in live for axis in own)
+        raise NotLowered(f"pieces of {len(live)} dimensions along {names}")
     return padded(live)
 
 
