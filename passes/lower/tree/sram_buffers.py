@@ -147,8 +147,7 @@ class SramBuffers(LoopSpans):
             is_alike = self.elements[old] == self.elements[layer.result]
             does_roll = self.does_stay(layer.result, users)
             # a ring is as long as its own readers need
-            is_fitting = old in self.below if does_roll else self.here[old][-1].ring is None
-            if is_free and is_alike and is_fitting:
+            if is_free and is_alike and (old in self.below if does_roll else self.here[old][-1].ring is None):
                 return self.in_storage(layer.result, old)
         return self.ring_below(layer, users, made, own, last, names) or self.buffer(layer.result, users, made)
 

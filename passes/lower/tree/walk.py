@@ -44,6 +44,8 @@ class PlanWalk(Computes):
     inside: frozenset[str]
     """Layers of the innermost loop."""
     last_unit: int
+    periods: dict[int, int]
+    """Of loops, by `id`, how many passes one of the program makes, where these are several."""
     used: int
     later: int
     """Bytes that the tree leaves free in what follows in the innermost loop, outside of what is being written."""
@@ -62,6 +64,7 @@ class PlanWalk(Computes):
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
         self.below: set[Tensor] = set()
+        self.periods: dict[int, int] = {}
         self.known: Known = {}
         self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
@@ -111,6 +114,7 @@ class PlanWalk(Computes):
 
     def several(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
         """A loop of which a pass of the program makes several: one after the other, each with spans of its own."""
+        self.periods[id(node)] = loop.period
         is_rolling = node.halo is Halo.ROLLING
         before = self.several_before(node, loop, made) if is_rolling else 0
         known, rings = dict[int, Made](), dict[tuple[Tensor, tuple[str, ...]], Place]()
