@@ -12,6 +12,7 @@ from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.recurrence import AxisRecurrence, earlier_along, is_at_own_position
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.graph import NormaliseOp
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, layers_in, nodes_in
 from frustum.dialects.plan.tree import Sequence as InOrder
 
@@ -90,6 +91,11 @@ def carrying_of(
     for each in found:
         around = loops[each.layers[0].name]
         yield from (Carrying(loop, each) for loop in around if each.axis in class_of(loop)[1])
+
+
+def does_shift(layer: Layer) -> bool:
+    """Whether passes hand on running numbers beside a layer's result: a shift, and the sums beyond it."""
+    return layer.role == "sums" and isinstance(layer.source, NormaliseOp)
 
 
 def running_axes(

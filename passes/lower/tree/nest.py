@@ -13,7 +13,7 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ACCUMULATORS, Affine, CopyEngine, Element, Memory, Span
+from frustum.dialects.isa.program import ACCUMULATORS, ZERO, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (
@@ -283,6 +283,7 @@ class _Writer:
     def leave(self) -> None:
         if self.acc is not None and not self.layer.macs:
             self.kernel.narrow(self.code, self.work())
+        self.kernel.settle(self.code, self.work())
         self.move_running("out")
         if self.before is not None:
             self.kernel.join(self.code, self.work(), self.before, self.begun())
@@ -327,7 +328,8 @@ class _Writer:
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
         return Work(
             dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch,
-            self.reached() if self.part.running or not self.layer.macs else (), self.begun(),
+            self.reached() if self.part.running or not self.layer.macs else (),
+            ZERO if self.part.running is None else self.begun(),
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
-from frustum.dialects.plan.carried import RUNNING, running_axes
+from frustum.dialects.plan.carried import RUNNING, RUNNING_BYTES, does_shift, running_axes
 from frustum.dialects.plan.tree import Node, Part
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
@@ -86,10 +87,15 @@ class SramBuffers(LoopSpans):
             alloc, taken = isa.AllocOp("sram", size_bytes, rolling=slack), size_bytes
         block.add_op(alloc)
         self.take(taken)
+        maker = self.network.maker.get(tensor)
+        running = None
+        if maker is not None and does_shift(maker):
+            running = self.running_place(tensor.axes, box)
+            taken += RUNNING_BYTES * math.prod(span.extent for span in box.values())
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         place = rings[key] = Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
-            taken=taken,
+            taken=taken, running=running,
         )  # fmt: skip
         return place
 
@@ -275,7 +281,7 @@ class SramBuffers(LoopSpans):
     def kernels(self, layer: Layer) -> list[Kernel]:
         """The ways in which cores make a layer here."""
         running = self.running(layer)
-        axes = () if running is None else tuple(running.strides)
+        axes = () if running is None or layer.role == "sums" else tuple(running.strides)
         return kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once, running=axes)
 
     def running(self, layer: Layer) -> Place | None:
@@ -290,13 +296,17 @@ class SramBuffers(LoopSpans):
         axes = running_axes(maker, self.network.maker, children, self.known_class)
         if not axes:
             return place
+        running = self.running_place(axes, box)
+        return replace(place, running=running, taken=place.taken + running.plane_bytes * len(RUNNING))
+
+    def running_place(self, axes: tuple[Axis, ...], box: Mapping[Axis, Span]) -> Place:
+        """A buffer for running numbers of these axes."""
         strides, size = packed(axes, box, "f32")
         alloc = isa.AllocOp("sram", aligned(size * len(RUNNING)))
         self.code.block.add_op(alloc)
         self.take(size * len(RUNNING))
         origin = {axis: box[axis].start for axis in axes}
-        running = Place(alloc.buffer, "sram", "f32", strides, origin, planes=len(RUNNING), plane_bytes=size)
-        return replace(place, running=running, taken=place.taken + size * len(RUNNING))
+        return Place(alloc.buffer, "sram", "f32", strides, origin, planes=len(RUNNING), plane_bytes=size)
 
     def statistics_of(self, layer: Layer) -> Tensor | None:
         """What a norm or a softmax knows of its operand: the result of its first layer, which its second one reads."""
