@@ -9,7 +9,6 @@ from frustum.dialects.plan.count import count
 from frustum.dialects.plan.tree import Loop, nodes_in
 from frustum.passes.lower.tree.coarser import coarser_plan
 
-
 LOOP = "for conv_6.y step 1 rolling { resident x0 compute conv_1, pool_2, conv_3, resize_4, conv_6 }"
 WEIGHTS = "resident w, w.1, w.2, w.3, w.4, w.5"
 
