@@ -12,7 +12,6 @@ from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.recurrence import AxisRecurrence, earlier_along, is_at_own_position
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.graph import NormaliseOp
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, layers_in, nodes_in
 from frustum.dialects.plan.tree import Sequence as InOrder
 
@@ -20,7 +19,6 @@ ClassOf: TypeAlias = Callable[[Loop], tuple[Axis, Class, list[Layer]]]
 """The axis of a loop, its class, and the layers inside."""
 RUNNING = ("the maximum", "the sum", "the factor of what was weighed before")
 """Numbers, of f32, that an online reduction hands from pass to pass for each position that stays."""
-RUNNING_BYTES = 4 * len(RUNNING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +91,14 @@ def carrying_of(
         yield from (Carrying(loop, each) for loop in around if each.axis in class_of(loop)[1])
 
 
-def does_shift(layer: Layer) -> bool:
-    """Whether passes hand on running numbers beside a layer's result: a shift, and the sums beyond it."""
-    return layer.role == "sums" and isinstance(layer.source, NormaliseOp)
+def running_bytes(positions: int) -> int:
+    """Of the numbers of so many positions."""
+    return 4 * len(RUNNING) * positions
+
+
+def has_statistics(layer: Layer) -> bool:
+    """Whether a layer makes what is known of an operand of its reader, beside which passes hand on running numbers."""
+    return layer.role == "sums"
 
 
 def running_axes(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from frustum.dialects import graph as g
 from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.access import Piece
@@ -15,7 +16,7 @@ from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
-from frustum.dialects.plan.carried import RUNNING, RUNNING_BYTES, does_shift, running_axes
+from frustum.dialects.plan.carried import RUNNING, running_axes, running_bytes
 from frustum.dialects.plan.tree import Node, Part
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
@@ -89,9 +90,9 @@ class SramBuffers(LoopSpans):
         self.take(taken)
         maker = self.network.maker.get(tensor)
         running = None
-        if maker is not None and does_shift(maker):
+        if maker is not None and maker.role == "sums" and isinstance(maker.source, g.NormaliseOp):
             running = self.running_place(tensor.axes, box)
-            taken += RUNNING_BYTES * math.prod(span.extent for span in box.values())
+            taken += running_bytes(math.prod(span.extent for span in box.values()))
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         place = rings[key] = Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,

@@ -41,4 +41,4 @@ def test_both_ways_run_as_they_are_counted(is_large):
 
 
 SMALLEST = 6500
-"""Bytes of code, of two passes written out."""
+"""Bytes of code, of two passes written out. 2026-11-28."""
