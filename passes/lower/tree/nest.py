@@ -73,6 +73,31 @@ class LayerPart:
         if not self.kernel.is_nothing:
             _Writer(code, self).body(0)
 
+    @property
+    def joined(self) -> list[Axis]:
+        """What passes of loops outside reduce part by part."""
+        layer = self.kernel.layer
+        return [axis for axis in layer.combine if self.running is not None or axis not in layer.result.axes]
+
+    def begun(self, code: Code) -> Affine:
+        """How many passes before have reduced something, or at least 1 if any has."""
+        total = passes_before(self.sums.levels)
+        for axis in self.joined:
+            span = span_of(self.spans, axis)
+            moved = [level for level in self.sums.levels if step_at(span, level)]
+            if len(moved) == 1 and code.extremes(end(span))[0] < 1:  # its positions begin in a later pass
+                total -= max(0, ceil_div(1 - end(span).base, step_at(span, moved[0])))
+        return total
+
+    def reached(self, code: Code) -> tuple[Affine, ...]:
+        """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
+        found = list[Affine]()
+        for span in (span_of(self.spans, axis) for axis in self.joined):
+            ends = [end(span), span.start * -1 + span.bound]
+            ends += [] if span.limit is None else [span.limit - span.start, span.limit]
+            found += [each for each in ends if code.extremes(each)[0] < 1]
+        return tuple(found)
+
 
 @dataclass(frozen=True)
 class _Loop:
@@ -89,7 +114,6 @@ class _Writer:
         self.layer = part.kernel.layer
         self.cores: int = code.cores
         self.summed = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
-        self.joined: list[Axis] = self.summed if part.running is None else list(self.layer.combine)
         self.loops: list[_Loop] = [loop for axis in part.pieces.order if (loop := self.loop(axis)).count > 1]
         self.now: dict[Axis, Span] = {axis: self.first(axis) for axis in self.layer.axes}
         self.held: dict[int, Fetched] = {}
@@ -250,30 +274,11 @@ class _Writer:
             self.acc = self.out if element == "f32" else self.buffer("f32", 1)
         self.before = self.buffer(element, 2 if self.out_depth else 1)
         for place in self.part.targets:
-            self.move(place, "in", self.begun(), self.before)
-
-    def begun(self) -> Affine:
-        """How many passes before have reduced something, or at least 1 if any has."""
-        total = passes_before(self.part.sums.levels)
-        for axis in self.joined:
-            span = span_of(self.part.spans, axis)
-            moved = [level for level in self.part.sums.levels if step_at(span, level)]
-            if len(moved) == 1 and self.code.extremes(end(span))[0] < 1:  # its positions begin in a later pass
-                total -= max(0, ceil_div(1 - end(span).base, step_at(span, moved[0])))
-        return total
+            self.move(place, "in", self.part.begun(self.code), self.before)
 
     def when(self) -> tuple[Affine, ...]:
         """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
-        return () if self.layer.macs else self.reached()
-
-    def reached(self) -> tuple[Affine, ...]:
-        """The same of sums of products, too, whose passes add nothing then."""
-        found = list[Affine]()
-        for span in (span_of(self.part.spans, axis) for axis in self.joined):
-            ends = [end(span), span.start * -1 + span.bound]
-            ends += [] if span.limit is None else [span.limit - span.start, span.limit]
-            found += [each for each in ends if self.code.extremes(each)[0] < 1]
-        return tuple(found)
+        return () if self.layer.macs else self.part.reached(self.code)
 
     def clear(self, passes: Affine) -> None:
         """Zeros in the sums of a piece, where this number is 1."""
@@ -286,7 +291,7 @@ class _Writer:
         self.kernel.settle(self.code, self.work())
         self.move_running("out")
         if self.before is not None:
-            self.kernel.join(self.code, self.work(), self.before, self.begun())
+            self.kernel.join(self.code, self.work(), self.before, self.part.begun(self.code))
         for place in self.part.targets:
             self.move(place, "out")
 
@@ -298,7 +303,7 @@ class _Writer:
                 continue
             if scratch.is_read if way == "in" else scratch.is_written:
                 is_later = way == "in" or not scratch.is_read  # what is not read again is of passes before
-                conditions = [*([self.begun()] if is_later else []), *self.reached()]
+                conditions = [*([self.part.begun(self.code)] if is_later else []), *self.part.reached(self.code)]
                 self.carry(place.plane(scratch.plane), way, held, scratch.axes, conditions)
 
     def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
@@ -328,8 +333,8 @@ class _Writer:
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
         return Work(
             dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch,
-            self.reached() if self.part.running or not self.layer.macs else (),
-            ZERO if self.part.running is None else self.begun(),
+            self.part.reached(self.code) if self.part.running or not self.layer.macs else (),
+            ZERO if self.part.running is None else self.part.begun(self.code),
         )  # fmt: skip
 
 

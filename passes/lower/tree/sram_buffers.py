@@ -12,32 +12,31 @@ from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import Combine, Layer
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
-from frustum.dialects.plan.carried import RUNNING, running_axes, running_bytes
-from frustum.dialects.plan.tree import Node, Part
+from frustum.dialects.plan.carried import running_bytes
+from frustum.dialects.plan.tree import Part
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
-from frustum.passes.lower.tree.loop_spans import LoopSpans, Made, Roll
+from frustum.passes.lower.tree.loop_spans import Made, Roll
 from frustum.passes.lower.tree.places import Place, packed, transfer
+from frustum.passes.lower.tree.running import RunningNumbers
 from frustum.passes.lower.tree.spans import (
     NotLowered,
-    Spans,
     end,
     fresh,
     is_repeated,
     latest,
     presence,
     rolled,
-    span_of,
     step_at,
 )
 
 
-class SramBuffers(LoopSpans):
+class SramBuffers(RunningNumbers):
     """Where tensors lie while a plan is written; `dram` has their homes, `used` counts bytes of SRAM."""
 
     dram: DramTensors
@@ -45,8 +44,6 @@ class SramBuffers(LoopSpans):
     numbers: Mapping[str, int]
     here: dict[Tensor, list[Place]]
     used: int
-    most: int
-    """The most of SRAM that has been taken at a time in the body of the innermost loop."""
     at_once: set[Tensor]
     """Statistics that one instruction makes together with what they are for."""
     rolls: list[Roll]
@@ -99,11 +96,6 @@ class SramBuffers(LoopSpans):
             taken=taken, running=running,
         )  # fmt: skip
         return place
-
-    def take(self, size: int) -> None:
-        """Counts bytes of SRAM that are taken."""
-        self.used += size
-        self.most = max(self.most, self.used)
 
     def planes(self, tensor: Tensor) -> int:
         return planes_of(self.network.maker.get(tensor))
@@ -285,30 +277,6 @@ class SramBuffers(LoopSpans):
         axes = () if running is None or layer.role == "sums" else tuple(running.strides)
         return kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once, running=axes)
 
-    def running(self, layer: Layer) -> Place | None:
-        """Where numbers of an online reduction wait: of that layer, and of the sums that it is weighed with."""
-        online = any(rule is Combine.ONLINE and a in layer.result.axes for a, rule in layer.combine.items())
-        own = [reader.result for reader in self.network.readers.get(layer.result, []) if online]
-        places = (place for tensor in (layer.result, *own) for place in self.here[tensor][-1:])
-        return next((place.running for place in places if place.running is not None), None)
-
-    def with_running(self, place: Place, maker: Layer, box: Mapping[Axis, Span], children: Sequence[Node]) -> Place:
-        """A place of sums, with one for the numbers that an online reduction hands on with them."""
-        axes = running_axes(maker, self.network.maker, children, self.known_class)
-        if not axes:
-            return place
-        running = self.running_place(axes, box)
-        return replace(place, running=running, taken=place.taken + running.plane_bytes * len(RUNNING))
-
-    def running_place(self, axes: tuple[Axis, ...], box: Mapping[Axis, Span]) -> Place:
-        """A buffer for running numbers of these axes."""
-        strides, size = packed(axes, box, "f32")
-        alloc = isa.AllocOp("sram", aligned(size * len(RUNNING)))
-        self.code.block.add_op(alloc)
-        self.take(size * len(RUNNING))
-        origin = {axis: box[axis].start for axis in axes}
-        return Place(alloc.buffer, "sram", "f32", strides, origin, planes=len(RUNNING), plane_bytes=size)
-
     def statistics_of(self, layer: Layer) -> Tensor | None:
         """What a norm or a softmax knows of its operand: the result of its first layer, which its second one reads."""
         if layer.role == "sums":
@@ -316,20 +284,6 @@ class SramBuffers(LoopSpans):
         makers = (self.network.maker.get(tensor) for tensor in self.read_by_in_order(layer))
         return next((m.result for m in makers if m and m.role == "sums" and m.source is layer.source), None)
 
-    def read_by(self, name: str) -> set[Tensor]:
-        return {piece.tensor for operand in self.layers[name].operands for piece in operand.pieces}
-
-    def read_by_in_order(self, layer: Layer) -> list[Tensor]:
-        return [piece.tensor for operand in layer.operands for piece in operand.pieces]
-
-    def sum_levels(self, layer: Layer, made: Made) -> list[int]:
-        """Loops over whose passes its sums go on."""
-        return self.moving_levels([a for a in layer.combine if a not in layer.result.axes], made[layer.name])
-
-    def moving_levels(self, axes: Iterable[Axis], made: Spans) -> list[int]:
-        """Loops that move some of these axes."""
-        spans = [span_of(made, axis) for axis in axes]
-        return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
 
 
 def turned_back(piece: Piece) -> list[tuple[Axis, Position]] | None:
