@@ -19,7 +19,6 @@ ClassOf: TypeAlias = Callable[[Loop], tuple[Axis, Class, list[Layer]]]
 """The axis of a loop, its class, and the layers inside."""
 RUNNING = ("the maximum", "the sum", "the factor of what was weighed before")
 """Numbers, of f32, that an online reduction hands from pass to pass for each position that stays."""
-RUNNING_BYTES = 4 * len(RUNNING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +89,16 @@ def carrying_of(
     for each in found:
         around = loops[each.layers[0].name]
         yield from (Carrying(loop, each) for loop in around if each.axis in class_of(loop)[1])
+
+
+def running_bytes(positions: int) -> int:
+    """Of the numbers of so many positions."""
+    return 4 * len(RUNNING) * positions
+
+
+def has_statistics(layer: Layer) -> bool:
+    """Whether a layer makes what is known of an operand of its reader, beside which passes hand on running numbers."""
+    return layer.role == "sums"
 
 
 def running_axes(

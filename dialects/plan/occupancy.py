@@ -11,7 +11,7 @@ from typing import TypeAlias
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.carried import RUNNING_BYTES, running_axes
+from frustum.dialects.plan.carried import has_statistics, running_axes, running_bytes
 from frustum.dialects.plan.check import operands_of, sum_bits_of
 from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequence
@@ -142,11 +142,13 @@ class Occupancy:
             return 0
         children = node.children[resident.first : resident.last + 1]
         axes = running_axes(maker, walk.network.maker, children, walk.class_of)
-        return RUNNING_BYTES * math.prod(extents.get(axis, 1) for axis in axes) if axes else 0
+        return running_bytes(math.prod(extents.get(axis, 1) for axis in axes)) if axes else 0
 
     def tile(self, place: Place, tensor: Tensor) -> int:
         extents = self.walk.extents.get((place, tensor))
-        return 0 if extents is None else extent_bytes(self.walk.bits(tensor), extents.values())
+        maker = self.walk.network.maker.get(tensor)
+        bits = self.walk.bits(tensor) + (8 * running_bytes(1) if maker is not None and has_statistics(maker) else 0)
+        return 0 if extents is None else extent_bytes(bits, extents.values())
 
     def staying(self, loop: Loop, loops: tuple[Loop, ...], node: Node, held: tuple[Tensor, ...]) -> int:
         """Bytes that stay from pass to pass of a rolling loop, of all that lies in SRAM below it."""

@@ -57,7 +57,7 @@ class Computes(SramBuffers):
                 if not self.here[tensor]:
                     maker = self.network.maker[tensor]
                     users = [n for n in node.layers if n == maker.name or tensor in self.read_by(n)]
-                    self.here[tensor].append(self.handed(maker, users, made, own, last))
+                    self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
             self.layer(node, layer, made, held)
             if self.dealt is not None and self.dealt.is_exchanged and layer.result in own:
                 users = [n for n in node.layers if n == name or layer.result in self.read_by(n)]

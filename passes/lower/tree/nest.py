@@ -13,7 +13,7 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ACCUMULATORS, Affine, CopyEngine, Element, Memory, Span
+from frustum.dialects.isa.program import ACCUMULATORS, ZERO, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (
@@ -77,6 +77,31 @@ class LayerPart:
             writer.body(0)
         return writer
 
+    @property
+    def joined(self) -> list[Axis]:
+        """What passes of loops outside reduce part by part."""
+        layer = self.kernel.layer
+        return [axis for axis in layer.combine if self.running is not None or axis not in layer.result.axes]
+
+    def begun(self, code: Code) -> Affine:
+        """How many passes before have reduced something, or at least 1 if any has."""
+        total = passes_before(self.sums.levels)
+        for axis in self.joined:
+            span = span_of(self.spans, axis)
+            moved = [level for level in self.sums.levels if step_at(span, level)]
+            if len(moved) == 1 and code.extremes(end(span))[0] < 1:  # its positions begin in a later pass
+                total -= max(0, ceil_div(1 - end(span).base, step_at(span, moved[0])))
+        return total
+
+    def reached(self, code: Code) -> tuple[Affine, ...]:
+        """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
+        found = list[Affine]()
+        for span in (span_of(self.spans, axis) for axis in self.joined):
+            ends = [end(span), span.start * -1 + span.bound]
+            ends += [] if span.limit is None else [span.limit - span.start, span.limit]
+            found += [each for each in ends if code.extremes(each)[0] < 1]
+        return tuple(found)
+
 
 @dataclass(frozen=True)
 class _Loop:
@@ -100,7 +125,6 @@ class PartWriter:
         self.layer = part.kernel.layer
         self.cores: int = code.cores
         self.summed = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
-        self.joined: list[Axis] = self.summed if part.running is None else list(self.layer.combine)
         self.loops: list[_Loop] = [loop for axis in part.pieces.order if (loop := self.loop(axis)).count > 1]
         self.now: dict[Axis, Span] = {axis: self.first(axis) for axis in self.layer.axes}
         self.held: dict[int, Fetched] = {}
@@ -278,30 +302,11 @@ class PartWriter:
             self.acc = self.out if element == "f32" else self.buffer("f32", 1)
         self.before = self.buffer(element, 2 if self.out_depth else 1)
         for place in self.part.targets:
-            self.move(place, "in", self.begun(), self.before)
-
-    def begun(self) -> Affine:
-        """How many passes before have reduced something, or at least 1 if any has."""
-        total = passes_before(self.part.sums.levels)
-        for axis in self.joined:
-            span = span_of(self.part.spans, axis)
-            moved = [level for level in self.part.sums.levels if step_at(span, level)]
-            if len(moved) == 1 and self.code.extremes(end(span))[0] < 1:  # its positions begin in a later pass
-                total -= max(0, ceil_div(1 - end(span).base, step_at(span, moved[0])))
-        return total
+            self.move(place, "in", self.part.begun(self.code), self.before)
 
     def when(self) -> tuple[Affine, ...]:
         """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
-        return () if self.layer.macs else self.reached()
-
-    def reached(self) -> tuple[Affine, ...]:
-        """The same of sums of products, too, whose passes add nothing then."""
-        found = list[Affine]()
-        for span in (span_of(self.part.spans, axis) for axis in self.joined):
-            ends = [end(span), span.start * -1 + span.bound]
-            ends += [] if span.limit is None else [span.limit - span.start, span.limit]
-            found += [each for each in ends if self.code.extremes(each)[0] < 1]
-        return tuple(found)
+        return () if self.layer.macs else self.part.reached(self.code)
 
     def clear(self, passes: Affine) -> None:
         """Zeros in the sums of a piece, where this number is 1."""
@@ -312,9 +317,10 @@ class PartWriter:
         """Makes the result of a piece of its sums."""
         if self.acc is not None and not self.layer.macs:
             self.kernel.narrow(self.code, self.work())
+        self.kernel.settle(self.code, self.work())
         self.move_running("out")
         if self.before is not None:
-            self.kernel.join(self.code, self.work(), self.before, self.begun())
+            self.kernel.join(self.code, self.work(), self.before, self.part.begun(self.code))
 
     def leave(self) -> None:
         """The result of a piece goes to where it lies."""
@@ -329,7 +335,7 @@ class PartWriter:
                 continue
             if scratch.is_read if way == "in" else scratch.is_written:
                 is_later = way == "in" or not scratch.is_read  # what is not read again is of passes before
-                conditions = [*([self.begun()] if is_later else []), *self.reached()]
+                conditions = [*([self.part.begun(self.code)] if is_later else []), *self.part.reached(self.code)]
                 self.carry(place.plane(scratch.plane), way, held, scratch.axes, conditions)
 
     def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
@@ -359,7 +365,8 @@ class PartWriter:
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
         return Work(
             dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch,
-            self.reached() if self.part.running or not self.layer.macs else (), self.begun(),
+            self.part.reached(self.code) if self.part.running or not self.layer.macs else (),
+            ZERO if self.part.running is None else self.part.begun(self.code),
         )  # fmt: skip
 
 

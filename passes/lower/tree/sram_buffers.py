@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from frustum.dialects import graph as g
 from frustum.dialects import isa
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import Combine, Layer
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
-from frustum.dialects.plan.carried import RUNNING, running_axes
-from frustum.dialects.plan.tree import Node, Part
+from frustum.dialects.plan.carried import running_bytes
+from frustum.dialects.plan.tree import Part
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
@@ -21,9 +25,9 @@ from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import Made, Roll
 from frustum.passes.lower.tree.over_clusters import OverClusters
 from frustum.passes.lower.tree.places import Place, packed, transfer
+from frustum.passes.lower.tree.running import RunningNumbers
 from frustum.passes.lower.tree.spans import (
     NotLowered,
-    Spans,
     end,
     fresh,
     is_repeated,
@@ -59,7 +63,7 @@ class Stored:
         return is_other and all(a < d and c < b for (a, b), (c, d) in zip(self.ranges, other.ranges, strict=True))
 
 
-class SramBuffers(OverClusters):
+class SramBuffers(OverClusters, RunningNumbers):
     """Where tensors lie while a plan is written; `dram` has their homes, `used` counts bytes of SRAM."""
 
     dram: DramTensors
@@ -73,6 +77,8 @@ class SramBuffers(OverClusters):
     runs: list[tuple[int, int]]
     """Of the plan's loops that are open, those whose passes are written in several runs, and which it is."""
     stored: dict[Tensor, list[Stored]]
+    below: set[Tensor]
+    """What lies in the ring of the result that takes its place."""
 
     # ------------------------------------------------------------ buffers
 
@@ -107,11 +113,16 @@ class SramBuffers(OverClusters):
         else:
             alloc, taken = isa.AllocOp("sram", size_bytes, rolling=slack), size_bytes
         block.add_op(alloc)
-        self.used += taken
+        self.take(taken)
+        maker = self.network.maker.get(tensor)
+        running = None
+        if maker is not None and maker.role == "sums" and isinstance(maker.source, g.NormaliseOp):
+            running = self.running_place(tensor.axes, box)
+            taken += running_bytes(math.prod(span.extent for span in box.values()))
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         place = rings[key] = Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
-            taken=taken, box=box, users=tuple(names),
+            taken=taken, box=box, users=tuple(names), running=running,
         )  # fmt: skip
         return place
 
@@ -152,22 +163,47 @@ class SramBuffers(OverClusters):
         return place.through(index)
 
     def handed(
-        self, layer: Layer, users: list[str], made: Made, own: Iterable[Tensor], last: Mapping[Tensor, str]
+        self, layer: Layer, users: list[str], made: Made, own: Sequence[Tensor], last: Mapping[Tensor, str],
+        names: Sequence[str],
     ) -> Place:  # fmt: skip
-        """Where a result lies that layers of a compute hand on: in the storage of what its maker reads last, if it
-        may."""
+        """Where a result lies that these layers of a compute hand on: in the storage of what its maker reads last, if
+        it may."""
         if layer.storage_of is not None:
             (piece, *others) = layer.operands[layer.storage_of].pieces
             old = piece.tensor
             is_free = not others and old in own and last[old] == layer.name and old not in self.carried
             is_alike = self.elements[old] == self.elements[layer.result]
-            does_roll = any(self.ring_of(layer.result, users, roll) for roll in self.rolls)
+            does_roll = self.does_stay(layer.result, users)
             box = self.box_of(layer.result, users, made)
             is_larger = any(box[axis].extent > span_of(made[layer.name], axis).extent for axis in box)
+            is_there = old in self.below if does_roll else not is_larger and self.here[old][-1].ring is None
             # a ring is as long as its own readers need, and what a cluster gets beside its share lies behind it
-            if is_free and is_alike and not does_roll and not is_larger and self.here[old][-1].ring is None:
+            if is_free and is_alike and is_there:
                 return self.in_storage(layer.result, old)
-        return self.buffer(layer.result, users, made)
+        return self.ring_below(layer, users, made, own, last, names) or self.buffer(layer.result, users, made)
+
+    def does_stay(self, tensor: Tensor, users: Sequence[str]) -> bool:
+        """Whether rows of a tensor stay for later passes of a rolling loop."""
+        return any(self.ring_of(tensor, users, roll) for roll in self.rolls)
+
+    def ring_below(
+        self, layer: Layer, users: Sequence[str], made: Made, own: Sequence[Tensor], last: Mapping[Tensor, str],
+        names: Sequence[str],
+    ) -> Place | None:  # fmt: skip
+        """Of a result that its last reader replaces by one that rolls, the place in the ring of that."""
+        taker = self.layers[last[layer.result]]
+        if taker.storage_of is None or taker.result not in own or layer.result in self.carried:
+            return None
+        (piece, *others) = taker.operands[taker.storage_of].pieces
+        theirs = [name for name in names if name == taker.name or taker.result in self.read_by(name)]
+        is_alike = self.elements[layer.result] == self.elements[taker.result]
+        if others or piece.tensor is not layer.result or not is_alike or self.does_stay(layer.result, users):
+            return None
+        index = turned_back(piece)
+        if index is None or not self.does_stay(taker.result, theirs):
+            return None
+        self.below.add(layer.result)
+        return self.buffer(taker.result, theirs, made).through(index)
 
     def begins_there(self, layer: Layer) -> int | None:
         """The operand in whose storage the result lies."""
@@ -284,28 +320,8 @@ class SramBuffers(OverClusters):
     def kernels(self, layer: Layer) -> list[Kernel]:
         """The ways in which cores make a layer here."""
         running = self.running(layer)
-        axes = () if running is None else tuple(running.strides)
+        axes = () if running is None or layer.role == "sums" else tuple(running.strides)
         return kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once, running=axes)
-
-    def running(self, layer: Layer) -> Place | None:
-        """Where numbers of an online reduction wait: of that layer, and of the sums that it is weighed with."""
-        online = any(rule is Combine.ONLINE and a in layer.result.axes for a, rule in layer.combine.items())
-        own = [reader.result for reader in self.network.readers.get(layer.result, []) if online]
-        places = (place for tensor in (layer.result, *own) for place in self.here[tensor][-1:])
-        return next((place.running for place in places if place.running is not None), None)
-
-    def with_running(self, place: Place, maker: Layer, box: Mapping[Axis, Span], children: Sequence[Node]) -> Place:
-        """A place of sums, with one for the numbers that an online reduction hands on with them."""
-        axes = running_axes(maker, self.network.maker, children, self.known_class)
-        if not axes:
-            return place
-        strides, size = packed(axes, box, "f32")
-        alloc = isa.AllocOp("sram", aligned(size * len(RUNNING)))
-        self.code.block.add_op(alloc)
-        self.used += size * len(RUNNING)
-        origin = {axis: box[axis].start for axis in axes}
-        running = Place(alloc.buffer, "sram", "f32", strides, origin, planes=len(RUNNING), plane_bytes=size)
-        return replace(place, running=running, taken=place.taken + size * len(RUNNING))
 
     def statistics_of(self, layer: Layer) -> Tensor | None:
         """What a norm or a softmax knows of its operand: the result of its first layer, which its second one reads."""
@@ -314,20 +330,18 @@ class SramBuffers(OverClusters):
         makers = (self.network.maker.get(tensor) for tensor in self.read_by_in_order(layer))
         return next((m.result for m in makers if m and m.role == "sums" and m.source is layer.source), None)
 
-    def read_by(self, name: str) -> set[Tensor]:
-        return {piece.tensor for operand in self.layers[name].operands for piece in operand.pieces}
 
-    def read_by_in_order(self, layer: Layer) -> list[Tensor]:
-        return [piece.tensor for operand in layer.operands for piece in operand.pieces]
 
-    def sum_levels(self, layer: Layer, made: Made) -> list[int]:
-        """Loops over whose passes its sums go on."""
-        return self.moving_levels([a for a in layer.combine if a not in layer.result.axes], made[layer.name])
-
-    def moving_levels(self, axes: Iterable[Axis], made: Spans) -> list[int]:
-        """Loops that move some of these axes."""
-        spans = [span_of(made, axis) for axis in axes]
-        return [k for k in range(self.code.depth) if any(step_at(span, k) for span in spans)]
+def turned_back(piece: Piece) -> list[tuple[Axis, Position]] | None:
+    """The axes of a reader's result by those of the tensor that it reads position for position; None where it does
+    not."""
+    found = list[tuple[Axis, Position]]()
+    for axis, position in piece.by_leaf:
+        own = None if position is None else position.refined()
+        if own is None or not own.is_linear or own.offset or [factor for _, factor in own.terms] != [1]:
+            return None
+        found.append((own.terms[0][0], Position.of(axis)))
+    return found
 
 
 def from_first(place: Place, box: Mapping[Axis, Span], names: Sequence[str], roll: Roll) -> Place:

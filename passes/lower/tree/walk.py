@@ -57,7 +57,11 @@ class PlanWalk(Computes):
     inside: frozenset[str]
     """Layers of the innermost loop."""
     last_unit: int
+    periods: dict[int, int]
+    """Of loops, by `id`, how many passes one of the program makes, where these are several."""
     used: int
+    later: int
+    """Bytes that the tree leaves free in what follows in the innermost loop, outside of what is being written."""
 
     def __init__(
         self, network: AxisNetwork, plan: Node, code: Code, dram: DramTensors, counted: Counted,
@@ -68,12 +72,15 @@ class PlanWalk(Computes):
         self.elements: Mapping[Tensor, Element] = dram.elements
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
-        self.used = 0
+        self.used = self.most = 0
+        self.later: int = self.capacity
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
         self.dealt: Dealt | None = None
         self.runs: list[tuple[int, int]] = []
         self.stored: dict[Tensor, list[Stored]] = defaultdict(list)
+        self.below: set[Tensor] = set()
+        self.periods: dict[int, int] = {}
         self.known: Known = {}
         self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
@@ -191,6 +198,7 @@ class PlanWalk(Computes):
 
     def several(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
         """A loop of which a pass of the program makes several: one after the other, each with spans of its own."""
+        self.periods[id(node)] = loop.period
         is_rolling = node.halo is Halo.ROLLING
         before = self.several_before(node, loop, made) if is_rolling else 0
         known, rings = dict[int, Made](), dict[tuple[Tensor, tuple[str, ...]], Place]()
@@ -216,9 +224,11 @@ class PlanWalk(Computes):
     def body(self, node: Sequence, made: Made, held: Held, *, is_ahead: bool = True) -> None:
         """The body of a loop: where something is loaded in it, all else is a pass later."""
         around, self.inside = self.inside, frozenset(layers_in(node))
+        used, most, later = self.used, self.most, self.later
+        self.most, self.later = used, self.capacity
         with self.code.at_stage(int(is_ahead and self.loads_in(node))):
             self.sequence(node, made, held)
-        self.inside = around
+        self.inside, self.used, self.most, self.later = around, used, max(most, self.most), later
 
     def loads_in(self, node: Node) -> bool:
         """Whether something is loaded in the passes of the innermost loop around."""
@@ -252,16 +262,21 @@ class PlanWalk(Computes):
     def sequence(self, node: Sequence, made: Made, held: Held) -> None:
         if node.subsets:
             raise NotLowered(f"{title(node)}: children on subsets")
-        used = self.used
+        used, later, ahead = self.used, self.later, 0
         room = self.capacity - used - self.counted.held.get(id(node), 0)
         for k, child in enumerate(node.children):
             if node is self.plan:
                 self.begin_unit(k)
             results = set(self.made_in(child))
             begun = [r for r in node.residents if r.first == k]
+            taken = [self.taken_in(node, n) for n in range(k + 1, len(node.children))]
+            self.later = min([later, *(self.capacity - used - each for each in taken)]) - ahead
             for resident in begun:
-                room -= self.begin(node, resident, made, self.tensors[resident.tensor] in results, room)
+                second = self.begin(node, resident, made, self.tensors[resident.tensor] in results, room)
+                room, ahead = room - second, ahead + 2 * second
+            before = self.used
             self.visit(child, made, self.held_at(node, k, held))
+            room, ahead = room - self.used + before, ahead + self.used - before
             for resident in begun:
                 if self.tensors[resident.tensor] in results:
                     self.finish(node, resident, made, held)
@@ -269,7 +284,12 @@ class PlanWalk(Computes):
                 self.used -= self.here[self.tensors[resident.tensor]].pop().taken
             if node is self.plan and k < self.last_unit:
                 self.code.add(isa.BarrierOp())
-        self.used = used
+        self.used, self.later = used + ahead, later
+
+    def taken_in(self, node: Sequence, k: int) -> int:
+        """Bytes that a child takes by the tree, with what is resident then."""
+        held = self.counted.held
+        return held.get(id(node.children[k]), 0) + sum(held[id(r)] for r in node.residents if r.first <= k <= r.last)
 
     def begin_unit(self, k: int) -> None:
         self.code.unit = k
@@ -290,7 +310,9 @@ class PlanWalk(Computes):
         size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
-        is_ahead = not is_late and self.code.stage > 0 and size <= room
+        most = self.most
+        elsewhere = min(self.later, self.capacity - most)
+        is_ahead = not is_late and self.code.stage > 0 and size <= room and 2 * size <= elsewhere
         place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part, held=box)
         gone = self.missing(tensor, part_of(box, place))
         if maker is not None:
@@ -308,6 +330,9 @@ class PlanWalk(Computes):
                     self.exchange(tensor, place, mine, box)
             elif is_made and self.sum_levels(self.network.maker[tensor], made):
                 raise NotLowered(f"resident {tensor.name}: sums that wait in DRAM, where each element is written once")
+        if is_ahead:  # it is there in all of the loop's body
+            self.most, self.later = most + place.taken, self.later - place.taken
+            place = replace(place, taken=0)
         self.here[tensor].append(place)
         return size * is_ahead
 

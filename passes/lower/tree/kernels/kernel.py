@@ -135,6 +135,9 @@ class Kernel(ABC):
         """Adds what passes of loops outside have made before, where `begun` is 1 or more, and all of `work.when`."""
         raise NotLowered(f"{self.layer.name}: sums over passes of a loop")
 
+    def settle(self, code: Code, work: Work) -> None:  # noqa: B027
+        """Adds what makes the result of a pass, with running numbers, once all of its pieces are summed."""
+
     def rescale(self, code: Code, work: Work) -> None:
         """Adds what makes sums of passes before those of a new maximum."""
         raise NotLowered(f"{self.layer.name}: sums of what is weighed below a maximum that changes")

@@ -5,6 +5,8 @@ import plan_nets
 import pytest
 
 from frustum.backend import targets
+from frustum.dialects import graph as g
+from frustum.dialects.plan.count import count
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.tree.trace import fitting_plan
 
@@ -89,3 +91,34 @@ def test_what_is_not_lowered_is_named():
         lowered_plans.check_lowered(found, lowered_plans.machine())
     with pytest.raises(NotLowered, match="a plan is lowered for one cluster, default has 4"):
         lowered_plans.check_lowered(found, targets.load("default"))
+
+
+def normalised_rows(net):
+    x = net.conv(net.input(1, 3, 12, 40), 6, pads=(1, 1, 1, 1))
+    norm = g.NormaliseOp(x, None, None, axes=(1,), epsilon=1e-3)
+    return net.conv(net.unary("silu", net.layer(norm)), 4, pads=(1, 1, 1, 1))
+
+
+def test_what_a_rolling_result_replaces_lies_in_its_ring():
+    """With a buffer for the norm beside the ring of what takes its place it would take 19,200 bytes."""
+    layers = "normalise_2.sums, normalise_2, unary_3, conv_4"
+    text = f"resident conv_1 {{ compute conv_1 }} for conv_4.y step 3 rolling {{ compute {layers} }}"
+    found = lowered_plans.case(normalised_rows, text)
+    moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine(sram_bytes=18 * 1024))
+    assert moved == claimed
+
+
+def halves(net):
+    """Two products in a loop over the hidden channels, of which the first keeps its weights."""
+    hidden = plan_nets.product(net, net.input(64, 16), 128, "relu")
+    return net.unary("relu", plan_nets.product(net, net.unary("relu", hidden), 64))
+
+
+def test_what_comes_a_pass_ahead_fits_beside_all_of_the_body():
+    """Two copies of the first weights are there while the second product has its sums, too."""
+    body = "{ resident w, w.1 compute matmul_1 } { resident w.2, w.3 compute unary_2, matmul_3 }"
+    text = f"resident x0, matmul_3 for matmul_1.c step 64 {{ resident matmul_1 {body} }} compute unary_4"
+    found = lowered_plans.case(halves, text)
+    room = count(found.axes, found.plan).sram_bytes
+    moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine(sram_bytes=room // 64 * 64 + 512))
+    assert moved == claimed
