@@ -42,6 +42,8 @@ MOST_WORK = 220_000
 """Units that are tried for one network, some half a minute: what wider searches find in more is little. 2026-11-28."""
 NEST_WORK = 150
 """All nests of an interval take as long as so many units of a forest. 2026-11-28."""
+ENOUGH = 1.002
+"""A plan that takes so much of the least time is not made better. 2026-11-28."""
 LADDER: tuple[dict[str, Any], ...] = (
     {"is_sparse": True, "states": 4, "news": 1, "shares": (), "depth": 0},
     {"is_sparse": True, "states": 12, "depth": 0},
@@ -166,7 +168,7 @@ class PlanSearch:
         out."""
         widest, best, found = self.limits, self.limits, self.bound
         for narrow in (*LADDER, dict[str, Any]()):
-            if (found[self.wanted] <= self.network.compulsory_bytes * NEARLY).all():
+            if found[max(self.wanted)] <= self.enough:
                 break
             self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).any())
             try:
@@ -177,6 +179,14 @@ class PlanSearch:
                 best, found, self.record = self.limits, np.minimum(found, curve), record
         self.limits, self.may_end = best, False
         return found
+
+    @cached_property
+    def enough(self) -> float:
+        """Plans with more than this may be made better."""
+        moved = self.network.compulsory_bytes
+        if self.costs is None:
+            return moved * NEARLY
+        return self.costs.least(self.layers, self.extents, moved) * ENOUGH
 
     def spend(self, work: int) -> None:
         """Notes work; EnoughWork where there is a plan already and no more may be done."""
@@ -344,9 +354,12 @@ class PlanSearch:
         return np.maximum(known, bound), None
 
 
-def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES) -> PlanSearch:
+def searched(
+    network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES,
+    wanted: Sequence[int] = (LEVELS,),
+) -> PlanSearch:  # fmt: skip
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    found = searches(network, capacity, (LEVELS,), clusters, wishes)
+    found = searches(network, capacity, wanted, clusters, wishes)
     return min(found, key=lambda search: float(search.curve[LEVELS]))
 
 
