@@ -23,9 +23,6 @@ from frustum.dialects.plan.layer_cycles import ClusterCycles, Cycles, MatrixProd
 from frustum.dialects.plan.occupancy import SLICE, SLICE_COPIES, plain_links
 from frustum.dialects.target import Target
 
-STEP = 2
-"""Steps are so much apart, from all positions down. 2026-11-28."""
-
 
 @dataclass(frozen=True)
 class Stream:
@@ -163,11 +160,11 @@ class StreamedLayer:
 
 
 def _steps(extent: int) -> Iterator[int]:
-    """From all positions down to those of a slice."""
+    """From all positions down to those of a slice, by halves."""
     step = extent
     while step > SLICE:
         yield step
-        step = max(SLICE, math.ceil(step / STEP))
+        step = max(SLICE, math.ceil(step / 2))
     yield min(extent, SLICE)
     if extent < SLICE:
         yield 1

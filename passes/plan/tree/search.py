@@ -22,7 +22,7 @@ from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
-from frustum.passes.plan.tree.best import good_nests
+from frustum.passes.plan.tree.best import NEAR, good_nests
 from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
@@ -42,8 +42,6 @@ MOST_WORK = 220_000
 """Units that are tried for one network, some half a minute: what wider searches find in more is little. 2026-11-28."""
 NEST_WORK = 150
 """All nests of an interval take as long as so many units of a forest. 2026-11-28."""
-ENOUGH = 1.002
-"""A plan that takes so much of the least time is not made better. 2026-11-28."""
 LADDER: tuple[dict[str, Any], ...] = (
     {"is_sparse": True, "states": 4, "news": 1, "shares": (), "depth": 0},
     {"is_sparse": True, "states": 12, "depth": 0},
@@ -168,7 +166,7 @@ class PlanSearch:
         out."""
         widest, best, found = self.limits, self.limits, self.bound
         for narrow in (*LADDER, dict[str, Any]()):
-            if found[max(self.wanted)] <= self.enough:
+            if (found[self.judged] <= self.enough).all():
                 break
             self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).any())
             try:
@@ -180,13 +178,18 @@ class PlanSearch:
         self.limits, self.may_end = best, False
         return found
 
+    @property
+    def judged(self) -> Sequence[int]:
+        """The shares of the memory whose plans have to be good: of time and energy the largest one that is wanted."""
+        return self.wanted if self.costs is None else [max(self.wanted)]
+
     @cached_property
     def enough(self) -> float:
         """Plans with more than this may be made better."""
         moved = self.network.compulsory_bytes
         if self.costs is None:
             return moved * NEARLY
-        return self.costs.least(self.layers, self.extents, moved) * ENOUGH
+        return self.costs.least(self.layers, self.extents, moved) * NEAR
 
     def spend(self, work: int) -> None:
         """Notes work; EnoughWork where there is a plan already and no more may be done."""

@@ -57,25 +57,20 @@ TRIES = 4
 """Smaller sizes of SRAM for which a plan is searched where one takes more than its prices say. 2026-11-28."""
 
 
-SHARES = (0.75,)
-"""Of SRAM, for which plans with the least time or energy are judged too: what they leave has room for second copies of
-what comes for the next pass, and for wider slices. 2026-11-28."""
-
-
 def fitting_plan(
     network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES
 ) -> tuple[Sequence, Counted]:  # fmt: skip
     """The plan with the least of what is wished, DRAM bytes if nothing is said, and its count, with cycles where the
     wishes have a target; DoesNotFit where none fits.  `capacity`: of each cluster.
 
-    Of time and energy prices are rougher than `cycles.timed`, which judges between the plans that were found, also for
-    less of the memory, and that with the fewest bytes; one whose sums do not wait in DRAM comes before one whose do.
+    Of time and energy prices are rougher than `cycles.timed`, which judges between the plans that were found, also one
+    that leaves memory for second copies and wider slices, and that with the fewest bytes; one whose sums do not wait in DRAM comes before one whose do.
     """
     if wishes.optimise == "bytes":
         return _fitting_plan(network, capacity, clusters, wishes)
     assert wishes.target is not None, "time and energy are those of a target"
     judged = [_fitting_plan(network, capacity, clusters, replace(wishes, optimise="bytes"))]
-    judged += _fitting_plans(network, capacity, clusters, wishes, SHARES)
+    judged += _fitting_plans(network, capacity, clusters, wishes, (LEVELS - LEVELS // TRIES,))
     what = "cycles" if wishes.optimise == "time" else "energy_pj"
     return min(judged, key=lambda found: (found[1].waits_in_dram, getattr(found[1], what), found[1].dram_bytes))
 
@@ -86,14 +81,13 @@ def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wi
 
 
 def _fitting_plans(
-    network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes, shares: tuple[float, ...] = ()
+    network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes, less: tuple[int, ...] = ()
 ) -> list[tuple[Sequence, Counted]]:  # fmt: skip
-    """The best plan that fits, and those for such shares of the memory, where there are any.
+    """The best plan that fits, and those for so many 64ths of the memory, where there are any.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
     than there is, the plan for so much less is taken; where none of all clusters fits, one for a single cluster.
     """
-    less = [round(share * LEVELS) for share in shares]
     for many in dict.fromkeys((clusters, Dealt().clusters)):
         room = capacity
         for _ in range(TRIES):
