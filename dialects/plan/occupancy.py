@@ -43,6 +43,8 @@ class Counted:
     cycles: int = 0
     energy_pj: float = 0.0
     taken: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    waits_in_dram: bool = False
+    """Whether sums go to DRAM and come back."""
 
     @property
     def dram_bytes(self) -> int:
@@ -75,6 +77,9 @@ class Measured(Ranged):
         """Of each rolling loop the most positions that stay from pass to pass."""
         self.wholes: dict[tuple[int, int, Tensor], dict[Axis, int]] = defaultdict(dict)
         """Of each loop the positions that all passes of it touch."""
+        self.beside: dict[tuple[int, str], int] = {}
+        """Of each layer of a compute the bytes of SRAM that lie there beside what it streams; of a sequence, with no
+        layer, the most that lie there."""
 
     def bits(self, tensor: Tensor) -> int:
         """Of an element in a buffer: where sums wait, the wider type of theirs."""
@@ -93,6 +98,8 @@ class Occupancy:
     def __init__(self, walk: Measured) -> None:
         self.walk = walk
         self.held: list[Tensor] = []
+        self.around = 0
+        """Bytes of what is resident around a node, and stays there from pass to pass."""
         self.storage: dict[str, tuple[int, int]] = {}
         """Of resident tensors the storage, known by the resident that it was made for, and its bytes."""
 
@@ -101,9 +108,13 @@ class Occupancy:
             case Compute():
                 found = self.compute(node)
             case Loop():
-                found = self.peak(node.body, (*loops, node)) + self.staying(node, (*loops, node), node.body, ())
+                staying = self.staying(node, (*loops, node), node.body, ())
+                self.around += staying
+                found = self.peak(node.body, (*loops, node)) + staying
+                self.around -= staying
             case Sequence():
                 found = max(self.child(node, k, loops) for k in range(len(node.children)))
+                self.walk.beside[id(node), ""] = self.around + found
         self.walk.counted.held[id(node)] = found
         return found
 
@@ -118,7 +129,9 @@ class Occupancy:
             waiting = [r for r in waiting if r not in own]
         names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
         self.held += names
+        self.around += size
         found = size + self.peak(node.children[k], loops)
+        self.around -= size
         del self.held[len(self.held) - len(names) :]
         self.storage = before
         return found
@@ -195,6 +208,7 @@ class Occupancy:
                 (old, *others) = [piece.tensor for piece in layer.operands[layer.storage_of].pieces]
                 if not others and old in sizes and last[old] == k and old not in walk.carried:
                     alive -= min(sizes[old], sizes[layer.result])
+            walk.beside[id(node), layer.name] = self.around + alive
             most = max(most, alive + self.streamed(node, layer))
         return most
 
@@ -204,7 +218,7 @@ class Occupancy:
             tensor: extents for tensor in dict.fromkeys((*operands_of(layer), layer.result))
             if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))
         }  # fmt: skip
-        links = {tensor: _plain_links(layer, tensor) for tensor in moved}
+        links = {tensor: plain_links(layer, tensor) for tensor in moved}
         ways = []
         for axis in (*layer.axes, None):
             total = 0
@@ -216,7 +230,7 @@ class Occupancy:
         return min(ways)
 
 
-def _plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:
+def plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:
     """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""
     if tensor is layer.result:
         return {axis: axis for axis in tensor.axes}

@@ -168,11 +168,14 @@ class PieceCosts:
         if self.goes_on:  # sums lie in SRAM between passes, but for those that stay in the cores over all slices
             stays = (self.slices in self.summed) & ~self.are_several(self.layer.result.axes, counts)
             own, read = own + 2 * written * ~stays, read + times * port * cores * ~stays
+            at_once = size / core.mvdma.bytes_per_cycle + (cores - 1) * port + cluster.sram.latency_cycles
+            in_step = 2 * times * at_once * ~stays  # each goes there once all have brought the one before
         else:
-            own = own + written
+            own, in_step = own + written, 0.0
         computed = passes * (computing + core.nram.latency_cycles)
         moved = np.maximum(np.maximum(own, bus), np.maximum(read, times * port * cores))
         by_turns = (computed + own + bus + passes * cluster.sram.latency_cycles) / 2
+        by_turns = np.maximum(by_turns, in_step)
         return np.maximum(np.maximum(computed, moved), by_turns) + np.minimum(computed, moved) / passes
 
     @cached_property

@@ -1,14 +1,17 @@
 """Plans of small networks as programs: values are the network's, and bytes those that the plan is counted to move."""
 
 import lowered_plans
+import numpy as np
 import plan_nets
 import pytest
 
 from frustum.backend import targets
 from frustum.dialects import graph as g
+from frustum.dialects.isa.program import Copy
 from frustum.dialects.plan.count import count
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.runtime.machine import Machine
 
 
 def two_convs(net):
@@ -78,6 +81,39 @@ def test_found_plans_are_run_as_they_are_counted(build, kib):
     target = lowered_plans.machine(sram_bytes=kib * 1024)
     found = lowered_plans.case(build)
     found.plan, _ = fitting_plan(found.axes, target.cluster.sram.capacity_bytes)
+    moved, claimed = lowered_plans.check_lowered(found, target)
+    assert moved == claimed
+
+
+def long_product(net):
+    return plan_nets.product(net, net.input(16, 512), 32)
+
+
+def copies_out(found, target):
+    """How often each core brings a part of a result to SRAM."""
+    machine = Machine(lowered_plans.executable_of(found.module, found.plan, target))
+    timeline = machine.run({}, mode="timing").timeline
+    numbers = [
+        k for k, each in enumerate(machine.expanded.instructions)
+        if isinstance(each, Copy) and each.engine == "mvdma" and each.dst_view.memory == "sram"
+    ]  # fmt: skip
+    return int(np.isin(timeline.queues.static, numbers).sum()) / target.cluster.cores
+
+
+def test_sums_stay_in_the_cores_over_slices_of_what_is_summed():
+    """Weights of 64 KiB and an input of 32 KiB, streamed through 32 KiB of SRAM along what is summed: of the result,
+    which one piece of each core has, nothing goes back to SRAM before the end."""
+    target = lowered_plans.machine(sram_bytes=32 * 1024)
+    found = lowered_plans.case(long_product, "resident matmul_1 compute matmul_1")
+    moved, claimed = lowered_plans.check_lowered(found, target)
+    assert moved == claimed
+    assert copies_out(found, target) == 1
+
+
+def test_sums_of_loops_around_and_of_slices_go_on_together():
+    """What is summed is cut by a loop of the plan, and in its passes by slices, with an end that is clipped."""
+    target = lowered_plans.machine(sram_bytes=20 * 1024)
+    found = lowered_plans.case(long_product, "resident matmul_1 for x0.1 step 200 { compute matmul_1 }")
     moved, claimed = lowered_plans.check_lowered(found, target)
     assert moved == claimed
 
