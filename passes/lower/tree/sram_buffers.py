@@ -176,9 +176,9 @@ class SramBuffers(OverClusters, RunningNumbers):
             does_roll = self.does_stay(layer.result, users)
             box = self.box_of(layer.result, users, made)
             is_larger = any(box[axis].extent > span_of(made[layer.name], axis).extent for axis in box)
-            is_there = old in self.below if does_roll else not is_larger and self.here[old][-1].ring is None
             # a ring is as long as its own readers need, and what a cluster gets beside its share lies behind it
-            if is_free and is_alike and is_there:
+            is_there = old in self.below if does_roll else not is_larger
+            if is_free and is_alike and is_there and (does_roll or self.here[old][-1].ring is None):
                 return self.in_storage(layer.result, old)
         return self.ring_below(layer, users, made, own, last, names) or self.buffer(layer.result, users, made)
 

@@ -101,7 +101,7 @@ class ProductKernel(Kernel):
         of_sums = stride_of(lines, own.sums, code, work)
         of_groups = stride_of(lines, own.groups, code, work) if own.groups else 0
         count = joined_span(code, own.groups, work).extent
-        if count > 1 and not self.on_vector and of_groups != of_sums * sums.extent:
+        if count > 1 and sums.extent > 1 and not self.on_vector and of_groups != of_sums * sums.extent:
             raise NotLowered(f"{self.layer.name}: groups that do not lie one behind the other")
         steps = [stride_of(lines, self.images, code, work), of_sums if sums.extent > 1 else of_groups]
         read, seen = [], []

@@ -45,7 +45,7 @@ CASES = {
     ),
     "rolls inside": (
         rows_net,
-        "for conv_2.y step 4 of 16 over clusters recomputed { for conv_2.y step 1 of 16 rolling "
+        "for conv_2.y step 4 of 16 over clusters recomputed { resident x0 for conv_2.y step 1 of 16 rolling "
         "{ compute conv_1, conv_2 } }",
     ),
     "sum": (
