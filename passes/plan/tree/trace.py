@@ -64,7 +64,8 @@ def fitting_plan(
     wishes have a target; DoesNotFit where none fits.  `capacity`: of each cluster.
 
     Of time and energy prices are rougher than `cycles.timed`, which judges between the plans that were found, also one
-    that leaves memory for second copies and wider slices, and that with the fewest bytes; one whose sums do not wait in DRAM comes before one whose do.
+    that leaves memory for second copies and wider slices, and that with the fewest bytes; one whose sums do not wait in
+    DRAM comes before one whose do.
     """
     if wishes.optimise == "bytes":
         return _fitting_plan(network, capacity, clusters, wishes)
