@@ -61,6 +61,15 @@ def check_lowered(case, target, *, rtol=1e-3):
     return dram_bytes(machine_of_plan, target), count(case.axes, case.plan).dram_bytes
 
 
+def is_plain(case):
+    """Whether every layer makes an output or an intermediate as it is, and none is made anew by its reader."""
+    made = [layer.source.results[0] for layer in case.axes.layers]
+    outputs = list(case.network.terminator.operands)
+    return all(map(made.__contains__, outputs)) and len({*outputs}) == len(outputs) and not any(
+        layer.role in ("sums", "squares") for layer in case.axes.layers
+    )  # fmt: skip
+
+
 def link_bytes(executable):
     """Bytes between clusters."""
     own = Machine(executable)
@@ -74,4 +83,4 @@ def dram_bytes(machine_of_plan, target):
     return found.dram_read_bytes + found.dram_write_bytes - found.dram_bytes_by_class["other"]
 
 
-__all__ = ["case", "check_lowered", "dram_bytes", "executable_of", "machine"]
+__all__ = ["case", "check_lowered", "dram_bytes", "executable_of", "is_plain", "link_bytes", "machine"]

@@ -6,7 +6,6 @@ import pytest
 import random_plans
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from test_random_plans import is_plain
 
 from frustum.backend import targets
 from frustum.dialects import graph as g
@@ -115,7 +114,7 @@ def check(case, kib, cores):
         return
     loops = [node for node in nodes_in(case.plan) if isinstance(node, Loop)]
     is_exchanged = any(loop.halo is Halo.EXCHANGED and loop.over is Over.CLUSTERS for loop in loops)
-    if is_plain(case) and not is_exchanged:  # of uneven shares several clusters load the rest
+    if lowered_plans.is_plain(case) and not is_exchanged:  # of uneven shares several clusters load the rest
         assert moved <= counted
 
 

@@ -20,15 +20,6 @@ FOUND = [Phase.explicit, Phase.reuse, Phase.generate]
 """Phases of a search that shows what it finds: cases are small, and a smaller one takes minutes."""
 
 
-def is_plain(case):
-    """Whether every layer makes an output or an intermediate as it is, and none is made anew by its reader."""
-    made = [layer.source.results[0] for layer in case.axes.layers]
-    outputs = list(case.network.terminator.operands)
-    return all(map(made.__contains__, outputs)) and len({*outputs}) == len(outputs) and not any(
-        layer.role in ("sums", "squares") for layer in case.axes.layers
-    )  # fmt: skip
-
-
 def check(case, kib, cores=None):
     try:
         count(case.axes, case.plan)
@@ -38,7 +29,7 @@ def check(case, kib, cores=None):
         moved, counted = lowered_plans.check_lowered(case, lowered_plans.machine("edge", kib * 1024, cores))
     except (NotLowered, DoesNotFit):
         return
-    if is_plain(case):
+    if lowered_plans.is_plain(case):
         assert moved <= counted  # what passes would store again is stored once
 
 
@@ -62,5 +53,5 @@ def test_bytes_of_computes_are_those_that_are_counted(case):
         moved, counted = lowered_plans.check_lowered(case, lowered_plans.machine("edge"))
     except (NotLowered, DoesNotFit):
         return
-    if is_plain(case):
+    if lowered_plans.is_plain(case):
         assert moved == counted
