@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -176,7 +177,10 @@ class Reader:
         read = tuple(Operand(view.pieces) for view in operands if view is not None)
         result = found.pieces[0].tensor
         layer = Layer(name, role, result, read, dict(reduced or {}), macs, passes, storage_of, domain, source=op)
-        if storage_of is not None and not all(layer.may_overwrite(p.tensor) for p in read[storage_of].pieces):
+        if storage_of is not None and not all(
+            layer.may_overwrite(p.tensor) and p.tensor.element_bits >= layer.result.element_bits
+            for p in read[storage_of].pieces
+        ):
             layer.storage_of = None
         self.layers.append(layer)
         return found
@@ -237,7 +241,7 @@ def _identity(tensor: Tensor) -> Piece:
 
 
 def window(
-    name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, dilation: int = 1
+    name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, dilation: int = 1, fill: float = 0.0
 ) -> tuple[Affine, tuple[Guard, ...], tuple[Axis, ...]]:
     """Where a window reads along one dimension: position, guard of what lies beyond, and the axis of its taps."""
     tap = Axis(name, kernel, is_tap=True) if kernel > 1 else None
@@ -245,7 +249,7 @@ def window(
     low, high = position.hull({})
     extent = extent_of(own)
     is_inside = low >= 0 and high <= extent
-    return position, () if is_inside else (Guard(position, 0, extent),), (tap,) if tap else ()
+    return position, () if is_inside else (Guard(position, 0, extent, fill),), (tap,) if tap else ()
 
 
 def bits_of(value: SSAValue) -> int:
@@ -253,6 +257,17 @@ def bits_of(value: SSAValue) -> int:
     width = getattr(element, "bitwidth", None)
     assert isinstance(width, int), element
     return width
+
+
+def zero_of(op: Any) -> float:
+    """The element that stands for 0 in an operation's first operand."""
+    zeros, scales = getattr(op, "zeros", None), getattr(op, "scales", None)
+    return float(zeros[0] if zeros else scales[0].zero if scales else 0)
+
+
+def least_of(value: SSAValue) -> float:
+    """The least element that a tensor may have."""
+    return float(g.bounds(g.tensor_of(value).element_type)[0]) if g.is_integer(value) else -math.inf
 
 
 def passes_of(*words: str | None) -> int:

@@ -13,7 +13,7 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ACCUMULATORS, Affine, CopyEngine, Element, Memory, Span
+from frustum.dialects.isa.program import ACCUMULATORS, INTEGER_BITS, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (
@@ -163,7 +163,7 @@ class _Writer:
 
     def arrive(self, want: Want, depth: int) -> None:
         operand = self.layer.operands[want.operand]
-        element = self.part.elements[operand.pieces[0].tensor]
+        element = self.element_of(want.operand)
         dims, size = self.dims_of(want.dims, element)
         buffer = self.code.allocate(want.memory, size * want.planes, 2 if depth else 1)
         into = Fetched(buffer, element, dims, self.part.gates, plane_bytes=size)
@@ -172,6 +172,9 @@ class _Writer:
         for k in range(want.planes):
             places = lambda tensor, k=k: [place.plane(k) for place in self.part.places(tensor)]  # noqa: E731
             fetch(self.code, self.engine(want), operand, into.plane(k), places, fills=fills)
+
+    def element_of(self, operand: int) -> Element:
+        return self.part.elements[self.layer.operands[operand].pieces[0].tensor]
 
     def dims_of(self, coordinates: Sequence[Position], element: Element) -> tuple[tuple[FetchDim, ...], int]:
         """Dimensions of a buffer without gaps, and its bytes."""
@@ -200,7 +203,7 @@ class _Writer:
         self.acc: Fetched | None = None
         is_summed = any(loop.axis in self.summed for loop in self.loops)
         if is_summed and not self.part.sums.levels:
-            wide: Element = ACCUMULATORS.get(element, "f32") if self.layer.macs else "f32"
+            wide: Element = ACCUMULATORS.get(self.element_of(0), "f32") if self.layer.macs else "f32"
             self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
         if self.part.sums.levels and self.layer.macs:
             self.go_on()
@@ -222,7 +225,9 @@ class _Writer:
         Over one loop the matrix unit begins with nothing in its first pass by itself.  Where several loops, or pieces
         too, add to the sums, these begin as zeros.
         """
-        sums = self.part.sums
+        sums, element = self.part.sums, self.part.elements[self.layer.result]
+        if element in INTEGER_BITS and element != ACCUMULATORS.get(self.element_of(0)):
+            raise NotLowered(f"{self.layer.name}: sums of integers that wait as {element}")
         begun: Affine | None = passes_before(sums.levels)
         if sums.start is not None:
             self.is_continued, self.acc = True, self.out

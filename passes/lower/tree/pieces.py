@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.isa.program import Span
+from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES, Span
 from frustum.dialects.plan.layer_cycles import ClusterCycles
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import Convolution, Mode, cheaper_mode, matrix_work, vector_cycles
@@ -103,7 +103,8 @@ class PieceCosts:
             need[want.memory] = need[want.memory] + copies * (self.bytes_of(want, extents) + 16)
         result = math.prod(extents[axis] for axis in self.layer.result.axes)
         width = size_of(self.elements[self.layer.result]) * self.kernel.planes
-        sums = 4 * result * self.is_cut(self.summed, extents)
+        first = self.elements[self.layer.operands[0].pieces[0].tensor]
+        sums = ELEMENT_BYTES[ACCUMULATORS.get(first, "f32")] * result * self.is_cut(self.summed, extents)
         if not self.layer.macs and any(not self.spans[axis].start.is_constant for axis in self.summed):
             sums = sums + result * width + 16  # what passes before have made
         for each in self.kernel.scratch:

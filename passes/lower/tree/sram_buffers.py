@@ -119,7 +119,7 @@ class SramBuffers(LoopSpans):
         place, maker = self.here[old][-1], self.network.maker[tensor]
         self.here[old][-1] = replace(place, taken=0)
         index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
-        return place.through(index)
+        return replace(place.through(index), element=self.elements[tensor])
 
     def handed(
         self, layer: Layer, users: list[str], made: Made, own: Iterable[Tensor], last: Mapping[Tensor, str]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.functions import Interpolation, Pooling, Reduction
+from frustum.dialects.graph.axes.reader import least_of, zero_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, coordinate
 from frustum.passes.lower.tree.kernels.norms import (
     MomentsKernel,
@@ -134,7 +134,8 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     first = next((k for k, axis in enumerate(layer.result.axes) if axis in moved), len(layer.result.axes))
     before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
     dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
-    beyond = -math.inf if layer.source.kind == Pooling.MAX else 0.0  # type: ignore[attr-defined]
+    assert isinstance(layer.source, g.PoolOp)
+    beyond = least_of(layer.source.x) if layer.source.kind == Pooling.MAX else zero_of(layer.source)
     sizes = pooled_sizes(layer)
     padded = is_padded(
         layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: guard.stop - guard.start == sizes[k]
@@ -191,6 +192,8 @@ KERNELS: dict[tuple[type[Operation], str], Makes] = {
     (g.ResizeOp, ""): _resize,
     (g.UnaryOp, ""): _unary,
     (g.BinaryOp, ""): _binary,
+    (g.QuantizeOp, ""): _unary,
+    (g.DequantizeOp, ""): _unary,
 }
 """Operation and role of a layer -> its kernels."""
 PARTED: dict[tuple[type[Operation], str], Makes] = {
