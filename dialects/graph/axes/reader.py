@@ -22,6 +22,8 @@ from frustum.dialects.functions import ELEMENTWISE
 TRANSCENDENTAL_PASSES = 4
 """Of the vector unit, for one of exponential, logarithm, root, division, sigmoid, tanh and erf.
 Source: docs/techniques/machine.md."""
+SUM_BITS = 32
+"""Of sums of 8-bit integers; of wider ones they have four times as many as these (`dialects/isa/values.py`)."""
 STATISTICS_BITS = 64
 """Two f32 numbers: sums of x and of its square, or maximum and sum of powers."""
 
@@ -182,6 +184,7 @@ class Reader:
             for p in read[storage_of].pieces
         ):
             layer.storage_of = None
+        result.sums = sums_of(op)
         self.layers.append(layer)
         return found
 
@@ -263,6 +266,15 @@ def zero_of(op: Any) -> float:
     """The element that stands for 0 in an operation's first operand."""
     zeros, scales = getattr(op, "zeros", None), getattr(op, "scales", None)
     return float(zeros[0] if zeros else scales[0].zero if scales else 0)
+
+
+def sums_of(op: Any) -> str:
+    """The type in which sums of integers wait that what they are in the end does not hold."""
+    if not op.operands or not g.is_integer(op.operands[0]) or bits_of(op.results[0]) >= SUM_BITS:
+        return ""
+    if isinstance(op, g.ConvOp | g.MatmulOp):
+        return f"i{max(SUM_BITS, 4 * bits_of(op.operands[0]))}"
+    return "f32" if isinstance(op, g.ReduceOp) else ""
 
 
 def least_of(value: SSAValue) -> float:

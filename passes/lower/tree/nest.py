@@ -13,7 +13,7 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ACCUMULATORS, INTEGER_BITS, Affine, CopyEngine, Element, Memory, Span
+from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES, Affine, CopyEngine, Element, Memory, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (
@@ -30,6 +30,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel, Scratch, Want, Work
 from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, step_at, through
 
+INTEGER_TYPES = frozenset(element for element in ELEMENT_BYTES if element.startswith("i"))
 FAR = 1 << 30
 """More positions than any axis has."""
 
@@ -206,7 +207,7 @@ class _Writer:
             wide: Element = ACCUMULATORS.get(self.element_of(0), "f32") if self.layer.macs else "f32"
             self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
         if self.part.sums.levels and self.layer.macs:
-            self.go_on()
+            self.go_on(2 if depth else 1)
         elif self.part.sums.levels:
             self.reduce_on(is_summed)
 
@@ -219,27 +220,27 @@ class _Writer:
         dims, size = self.dims_of([coordinate(axis) for axis in scratch.axes], scratch.element)
         return Fetched(self.code.allocate("nram", size), scratch.element, dims)
 
-    def go_on(self) -> None:
+    def go_on(self, copies: int) -> None:
         """Sums that earlier passes have begun, from where they wait; in the first pass there are none.
 
         Over one loop the matrix unit begins with nothing in its first pass by itself.  Where several loops, or pieces
         too, add to the sums, these begin as zeros.
         """
         sums, element = self.part.sums, self.part.elements[self.layer.result]
-        if element in INTEGER_BITS and element != ACCUMULATORS.get(self.element_of(0)):
-            raise NotLowered(f"{self.layer.name}: sums of integers that wait as {element}")
+        (wide,) = {place.sums or element for place in self.part.targets}
+        if wide in INTEGER_TYPES and wide != ACCUMULATORS.get(self.element_of(0)):
+            raise NotLowered(f"{self.layer.name}: sums of integers that wait as {wide}")
+        self.acc = self.out if wide == element else self.buffer(wide, copies)
         begun: Affine | None = passes_before(sums.levels)
         if sums.start is not None:
-            self.is_continued, self.acc = True, self.out
-            begun = None
+            self.is_continued, begun = True, None
         elif len(sums.levels) == 1 and not any(loop.axis in self.summed for loop in self.loops):
-            self.acc, self.level = self.out, sums.levels[0]
+            self.level = sums.levels[0]
         else:
             self.is_continued = True
-            self.acc = self.out
             self.clear(Affine(1) - passes_before(sums.levels))
         for place in self.part.targets:
-            self.move(place, "in", begun, self.acc)
+            self.move(place.wide(), "in", begun, self.acc)
 
     def reduce_on(self, is_summed: bool) -> None:
         """What earlier passes have reduced, to be joined with what this one makes."""
@@ -279,8 +280,13 @@ class _Writer:
             self.kernel.narrow(self.code, self.work())
         if self.before is not None:
             self.kernel.join(self.code, self.work(), self.before, self.begun())
+        sums = self.part.sums
+        waits = bool(sums.levels and self.layer.macs) and self.acc is not self.out
+        left = passes_left(sums.levels, sums.counts) if waits else None
         for place in self.part.targets:
-            self.move(place, "out")
+            if left is not None:
+                self.move(place.wide(), "out", left, self.acc)
+            self.move(place, "out", None if left is None else left * -1 + 1)
 
     def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
         """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""

@@ -13,6 +13,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Element, Span
 from frustum.dialects.plan.tree import Part
+from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
@@ -39,6 +40,8 @@ class SramBuffers(LoopSpans):
     numbers: Mapping[str, int]
     here: dict[Tensor, list[Place]]
     used: int
+    sums: Mapping[str, Element]
+    """Types in which sums wait between passes, by their tensor's name."""
     at_once: set[Tensor]
     """Statistics that one instruction makes together with what they are for."""
     rolls: list[Roll]
@@ -70,7 +73,8 @@ class SramBuffers(LoopSpans):
                 raise NotLowered(f"resident {tensor.name} [{part.axis} {part.start}:{part.stop}]: a loop cuts the axis")
             box[axis] = has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
         planes = self.planes(tensor)
-        strides, size = packed(self.dram.order(tensor), box, self.elements[tensor], ring)
+        slot = self.slot_of(tensor)
+        strides, size = packed(self.dram.order(tensor), box, slot, ring)
         size_bytes = aligned(max(1, size * planes))
         if ring is None:
             alloc, taken = isa.AllocOp("sram", size_bytes, copies), size_bytes * copies
@@ -81,9 +85,14 @@ class SramBuffers(LoopSpans):
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         place = rings[key] = Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
-            taken=taken,
+            taken=taken, sums=None if slot == self.elements[tensor] else slot,
         )  # fmt: skip
         return place
+
+    def slot_of(self, tensor: Tensor) -> Element:
+        """The type that a tensor has room for: that of sums that wait where it is wider."""
+        own = self.elements[tensor]
+        return max((own, self.sums.get(tensor.name, own)), key=size_of)
 
     def planes(self, tensor: Tensor) -> int:
         return planes_of(self.network.maker.get(tensor))
@@ -119,7 +128,7 @@ class SramBuffers(LoopSpans):
         place, maker = self.here[old][-1], self.network.maker[tensor]
         self.here[old][-1] = replace(place, taken=0)
         index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
-        return replace(place.through(index), element=self.elements[tensor])
+        return replace(place.through(index), element=self.elements[tensor], sums=None)
 
     def handed(
         self, layer: Layer, users: list[str], made: Made, own: Iterable[Tensor], last: Mapping[Tensor, str]

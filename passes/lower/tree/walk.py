@@ -17,7 +17,7 @@ from frustum.dialects.isa.program import Element
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, layers_in
+from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, layers_in, nodes_in
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.computes import Computes
 from frustum.passes.lower.tree.copies import size_of
@@ -53,6 +53,8 @@ class PlanWalk(Computes):
         super().__init__(network, plan)
         self.code, self.dram, self.counted, self.numbers = code, dram, counted, numbers
         self.elements: Mapping[Tensor, Element] = dram.elements
+        computes = (node for node in nodes_in(plan) if isinstance(node, Compute))
+        self.sums: Mapping[str, Element] = {each.tensor: each.element for node in computes for each in node.sums}
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
         self.used = 0
@@ -202,7 +204,7 @@ class PlanWalk(Computes):
             self.here[tensor].append(self.in_storage(tensor, self.tensors[resident.storage_of]))
             return 0
         box = self.box_of(tensor, names, made)
-        size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
+        size = math.prod(span.extent for span in box.values()) * size_of(self.slot_of(tensor)) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
         is_ahead = not is_late and self.code.stage > 0 and size <= room

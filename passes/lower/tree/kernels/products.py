@@ -137,6 +137,8 @@ class ProductKernel(Kernel):
         bare |= {} if acc is None or acc.element == work.out.element else {"out_view": bare["acc_view"]}
         box = numbers["box"]
         bare["box"], numbers["box"] = limited_box(box, work.left), limited_box(box, work.left * -1 + 1)
+        if bare["out_view"].element == "i64":
+            raise NotLowered(f"{self.layer.name}: sums of 16-bit integers over several loops")
         into = kept if bare["out_view"] is bare["acc_view"] else work.out.buffer
         code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, into, ends[1], None, None)
         code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
