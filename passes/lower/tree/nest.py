@@ -307,9 +307,12 @@ class _Writer:
     def work(self) -> Work:
         sums = self.part.sums
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
+        still = tuple(
+            (level, passes_left((level,), (count,))) for level, count in zip(sums.levels, sums.counts, strict=True)
+        )
         return Work(
-            dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch,
-            self.when(),
+            dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, still,
+            self.scratch, self.when(),
         )  # fmt: skip
 
 

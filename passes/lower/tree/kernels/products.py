@@ -132,15 +132,18 @@ class ProductKernel(Kernel):
         if work.left is None or not (ends or self.act):
             code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
             return
-        left_out = {"bias_view", "multiplier_view", "act", "residual_view", "scales", "out_zero"}
-        bare: dict[str, Any] = {name: value for name, value in numbers.items() if name not in left_out}
-        bare |= {} if acc is None or acc.element == work.out.element else {"out_view": bare["acc_view"]}
-        box = numbers["box"]
-        bare["box"], numbers["box"] = limited_box(box, work.left), limited_box(box, work.left * -1 + 1)
-        if bare["out_view"].element == "i64":
-            raise NotLowered(f"{self.layer.name}: sums of 16-bit integers over several loops")
-        into = kept if bare["out_view"] is bare["acc_view"] else work.out.buffer
-        code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, into, ends[1], None, None)
+        box: Box = numbers["box"]
+        if work.acc is not None and work.acc.element != work.out.element:
+            for level, left in work.still:  # nothing goes out in a pass of a loop before its last one
+                own_numbers = numbers | {"box": limited_box(box, left), "accumulate": level}
+                code.emit(isa.Conv(**own_numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
+                box = limited_box(box, left * -1 + 1)
+        else:
+            left_out = {"bias_view", "multiplier_view", "act", "residual_view"}
+            bare: dict[str, Any] = {name: None if name in left_out else value for name, value in numbers.items()}
+            bare["box"], box = limited_box(box, work.left), limited_box(box, work.left * -1 + 1)
+            code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, work.out.buffer, ends[1], None, None)
+        numbers["box"] = box
         code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
 
     def tap_stride(self, weights: Fetched, window: Window | None) -> int:

@@ -1,0 +1,187 @@
+"""Plans of networks of integers as programs: bit for bit what the graph says, and the bytes that plans are counted to
+move; for models of the file, what the planner of units makes of them."""
+
+import lowered_plans
+import numpy as np
+import onnx
+import plan_nets
+import pytest
+from integer_networks import IntegerNet
+from stops import run_module
+from stored_models import Graph
+
+import frustum
+from frustum.backend import targets
+from frustum.dialects import graph as g
+from frustum.dialects.graph import ActAttr, ScaleAttr
+from frustum.dialects.isa import ConvOp, CopyOp
+from frustum.dialects.plan.count import count
+from frustum.dialects.plan.parse import extents_of, read_plan
+from frustum.passes.lower.tree.spans import NotLowered
+from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.runtime.machine import Machine
+
+
+def case(build, text="", dtype=np.int8):
+    """A network of integers, with a plan in braces."""
+    net = IntegerNet(5, dtype)
+    outputs = build(net)
+    found = plan_nets.Case(*net.module(*(outputs if isinstance(outputs, tuple) else (outputs,))))
+    if text:
+        found.plan = read_plan(f'plan @net for "edge" {{ {text} }}', lambda _: extents_of(found.axes), "plan").node
+    return found
+
+
+def check(found, kib=512, cores=4):
+    """The bytes moved, and those that the plan is counted to move."""
+    target = lowered_plans.machine(sram_bytes=kib * 1024, cores=cores)
+    if found.plan is None:
+        found.plan, _ = fitting_plan(found.axes, target.cluster.sram.capacity_bytes)
+    machine = Machine(lowered_plans.executable_of(found.module, found.plan, target))
+    result = machine.run(found.inputs, "functional", checked=True)
+    for name, wanted in run_module(found.module, found.inputs).items():
+        np.testing.assert_array_equal(result.outputs[name], wanted, err_msg=name)
+    return lowered_plans.dram_bytes(machine, target), count(found.axes, found.plan).dram_bytes
+
+
+def convolutions(net):
+    """Zero points of weights, biases, clips; windows that reach beyond the map."""
+    x = net.integer_input(2, 8, 13, 11)
+    y = net.product(net.product(x, 12, clip=True), 16, strides=(2, 2), dilations=(2, 1), pads=(2, 1, 2, 1), bias=False)
+    return net.product(y, 7, 1, w_zero=False)
+
+
+def groups(net):
+    """Channel by channel, on the vector unit too; several channels of a group."""
+    y = net.product(net.integer_input(1, 12, 9, 9), 12, groups=12, clip=True)
+    return net.product(y, 8, groups=4), net.product(y, 24, groups=12)
+
+
+def products(net):
+    x = net.integer_input(5, 70)
+    return net.matrix(net.matrix(x, 40, clip=True), 11, trans_b=True, w_zero=False)
+
+
+def accumulators(net):
+    """Sums go out as they are."""
+    return net.product(net.integer_input(1, 40, 7, 7), 10, accumulator=True), net.matrix(
+        net.integer_input(3, 90), 20, accumulator=True
+    )
+
+
+def fused(net):
+    """A residual that a product takes itself."""
+    x = net.integer_input(1, 8, 10, 10)
+    w, extra = net.constant(net.numbers(8, 8, 3, 3)), net.extras(8, 72)
+    scales = [ScaleAttr.of(0.05, extra["zeros"][1]), net.scale(), net.scale()]
+    return net.layer(g.ConvOp(x, w, residual=x, pads=(1,) * 4, scales=scales, **extra | {"act": ActAttr.of("relu")}))
+
+
+def windows(net):
+    x = net.integer_input(1, 9, 12, 12)
+    largest = net.pool("max", x, 3, 2, pads=(1, 1, 1, 1))
+    return largest, net.pool("avg", x, 3, 2, pads=(1, 1, 1, 1), scales=net.scales(2))
+
+
+def reductions(net):
+    x = net.integer_input(1, 9, 12, 12)
+    return tuple(net.layer(g.ReduceOp(kind, x, (2, 3), scales=net.scales(2))) for kind in ("max", "mean", "sum"))
+
+
+def elements(net):
+    x, y = net.integer_input(1, 6, 8, 8), net.integer_input(1, 6, 8, 8)
+    total = net.added("mul", x, y, "relu")
+    sigmoid = net.layer(g.UnaryOp(ActAttr.of("sigmoid"), total, net.scales(2)))
+    return sigmoid, net.added("sub", y, x), net.layer(g.UnaryOp("identity", x, net.scales(2)))
+
+
+def softmax(net):
+    return net.layer(g.SoftmaxOp(net.integer_input(6, 40), 1, net.scales(2)))
+
+
+def resized(net):
+    x, numbers = net.integer_input(1, 5, 6, 7), {"scale": (0.5, 0.5), "offset": (-0.25, -0.25)}
+    linear = net.layer(g.ResizeOp("linear", x, (12, 14), **numbers, scales=net.scales(2)))
+    return linear, net.layer(g.ResizeOp("nearest", x, (12, 14), **numbers))
+
+
+def neighbours(net):
+    x = net.integer_input(1, 10, 6, 6)
+    return net.layer(g.LrnOp(x, 3, 1e-2, 0.75, 1.0, net.scales(2)))
+
+
+def converted(net):
+    """From floats and back; results are wider and narrower than what they are made of."""
+    q = net.layer(g.QuantizeOp(net.input(1, 5, 9, 7), ScaleAttr.of(0.03, 5)))
+    y = net.product(q, 6)
+    return net.layer(g.DequantizeOp(y, ScaleAttr.of(0.02, y.owner.zeros[1])))
+
+
+def padded(net):
+    """A pad of zero points beside a window's own padding."""
+    x = net.integer_input(1, 6, 8, 8)
+    pad = net.layer(g.PadOp(x, (0, 0, 1, 2), (0, 0, 1, 0), 7))
+    y = net.product(pad, 6)
+    return net.product(net.layer(g.ConcatOp([x, x], 1)), 4), y
+
+
+NETWORKS = (
+    convolutions, groups, products, fused, windows, reductions, elements, softmax, resized, neighbours, padded,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kib", [8, 512])
+@pytest.mark.parametrize("build", [*NETWORKS, accumulators, converted], ids=lambda build: build.__name__)
+def test_bits_are_those_of_the_network(build, kib):
+    moved, claimed = check(case(build), kib)
+    assert moved == claimed
+
+
+@pytest.mark.parametrize("build", NETWORKS, ids=lambda build: build.__name__)
+def test_integers_of_16_bits(build):
+    moved, claimed = check(case(build, dtype=np.int16), cores=1)
+    assert moved == claimed
+
+
+# ------------------------------------------------------------ sums that wait
+
+
+def perceptron(net):
+    return net.matrix(net.matrix(net.matrix(net.integer_input(12, 16), 40, clip=True), 18), 9)
+
+
+def deep(net):
+    """Sums of more channels than a core takes at a time."""
+    return net.product(net.product(net.integer_input(1, 96, 6, 5), 48), 33, 1, clip=True)
+
+
+SUMS = {
+    "over a loop": "resident matmul_2 { for matmul_1.c step 16 { compute matmul_1, matmul_2 sum matmul_2 as i32 } }"
+    " compute matmul_3",
+    "over a loop inside another one": "for x0.0 step 5 { resident matmul_2 {"
+    " for matmul_1.c step 8 { compute matmul_1, matmul_2 sum matmul_2 as i32 } compute matmul_3 } }",
+    "and are read there": "resident matmul_2 { for matmul_1.c step 16 { compute matmul_1, matmul_2"
+    " sum matmul_2 as i32 } compute matmul_3 }",
+    "over two loops": "resident matmul_2, matmul_1 { compute matmul_1 for matmul_1.c step 20 {"
+    " for matmul_1.c step 5 { compute matmul_2 sum matmul_2 as i32 } } compute matmul_3 }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cores", [1, 4])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_wait_in_the_type_that_holds_them(name, cores):
+    moved, claimed = check(case(perceptron, SUMS[name]), cores=cores)
+    assert moved == claimed
+
+
+def test_sums_of_16_bit_integers_wait_in_64():
+    text = SUMS["over a loop"].replace("i32", "i64")
+    moved, claimed = check(case(perceptron, text, np.int16))
+    assert moved == claimed
+
+
+@pytest.mark.parametrize("kib", [12, 24, 512])
+def test_searched_plans_say_what_sums_wait_as(kib):
+    found = case(deep)
+    moved, claimed = check(found, kib)
+    assert moved == claimed
