@@ -17,7 +17,7 @@ from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of, leaves
 from frustum.dialects.axes.network import AxisNetwork, Combine, Layer, Operand
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.errors import Error
-from frustum.dialects.functions import ELEMENTWISE
+from frustum.dialects.functions import ELEMENTWISE, Reduction
 
 TRANSCENDENTAL_PASSES = 4
 """Of the vector unit, for one of exponential, logarithm, root, division, sigmoid, tanh and erf.
@@ -274,7 +274,8 @@ def sums_of(op: Any) -> str:
         return ""
     if isinstance(op, g.ConvOp | g.MatmulOp):
         return f"i{max(SUM_BITS, 4 * bits_of(op.operands[0]))}"
-    return "f32" if isinstance(op, g.ReduceOp) else ""
+    is_sum = isinstance(op, g.ReduceOp) and op.kind not in (Reduction.MAX, Reduction.MIN)
+    return "f32" if is_sum else ""
 
 
 def least_of(value: SSAValue) -> float:

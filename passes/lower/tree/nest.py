@@ -7,7 +7,7 @@ In a loop what comes into the cores is one pass ahead of what is computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
@@ -227,7 +227,7 @@ class _Writer:
         too, add to the sums, these begin as zeros.
         """
         sums, element = self.part.sums, self.part.elements[self.layer.result]
-        (wide,) = {place.sums or element for place in self.part.targets}
+        wide = self.waiting()
         if wide in INTEGER_TYPES and wide != ACCUMULATORS.get(self.element_of(0)):
             raise NotLowered(f"{self.layer.name}: sums of integers that wait as {wide}")
         self.acc = self.out if wide == element else self.buffer(wide, copies)
@@ -244,12 +244,20 @@ class _Writer:
 
     def reduce_on(self, is_summed: bool) -> None:
         """What earlier passes have reduced, to be joined with what this one makes."""
-        element = self.part.elements[self.layer.result]
-        if is_summed and self.acc is None:
+        element, wide = self.part.elements[self.layer.result], self.waiting()
+        waits = wide != element
+        if waits and (wide != "f32" or self.when()):
+            raise NotLowered(f"{self.layer.name}: sums that wait as {wide}, or in passes that have nothing to reduce")
+        if is_summed or waits:
             self.acc = self.out if element == "f32" else self.buffer("f32", 1)
-        self.before = self.buffer(element, 1)
+        self.before = self.buffer(wide, 1)
         for place in self.part.targets:
-            self.move(place, "in", self.begun(), self.before)
+            self.move(place.wide(), "in", self.begun(), self.before)
+
+    def waiting(self) -> Element:
+        """The type in which sums wait between passes."""
+        (found,) = {place.wide().element for place in self.part.targets}
+        return found
 
     def begun(self) -> Affine:
         """How many passes before have reduced something, or at least 1 if any has."""
@@ -276,12 +284,14 @@ class _Writer:
         write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0, passes - 1)
 
     def leave(self) -> None:
+        sums, work = self.part.sums, self.work()
+        waits = bool(sums.levels) and self.waiting() != self.out.element
+        if self.before is not None and waits and self.acc is not None:
+            self.kernel.join(self.code, replace(work, out=self.acc), self.before, self.begun())
         if self.acc is not None and not self.layer.macs:
-            self.kernel.narrow(self.code, self.work())
-        if self.before is not None:
-            self.kernel.join(self.code, self.work(), self.before, self.begun())
-        sums = self.part.sums
-        waits = bool(sums.levels and self.layer.macs) and self.acc is not self.out
+            self.kernel.narrow(self.code, work)
+        if self.before is not None and not waits:
+            self.kernel.join(self.code, work, self.before, self.begun())
         left = passes_left(sums.levels, sums.counts) if waits else None
         for place in self.part.targets:
             if left is not None:

@@ -106,7 +106,7 @@ class PieceCosts:
         first = self.elements[self.layer.operands[0].pieces[0].tensor]
         sums = ELEMENT_BYTES[ACCUMULATORS.get(first, "f32")] * result * self.is_cut(self.summed, extents)
         if self.layer.macs and self.layer.result.sums and any(not self.spans[a].start.is_constant for a in self.summed):
-            sums = 2 * size_of(self.layer.result.sums) * result  # that wait
+            sums = 2 * ELEMENT_BYTES[self.layer.result.sums] * result  # that wait
         if not self.layer.macs and any(not self.spans[axis].start.is_constant for axis in self.summed):
             sums = sums + result * width + 16  # what passes before have made
         for each in self.kernel.scratch:

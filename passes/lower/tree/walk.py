@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
@@ -54,7 +55,9 @@ class PlanWalk(Computes):
         self.code, self.dram, self.counted, self.numbers = code, dram, counted, numbers
         self.elements: Mapping[Tensor, Element] = dram.elements
         computes = (node for node in nodes_in(plan) if isinstance(node, Compute))
-        self.sums: Mapping[str, Element] = {each.tensor: each.element for node in computes for each in node.sums}
+        self.sums: Mapping[str, Element] = {
+            each.tensor: cast(Element, each.element) for node in computes for each in node.sums
+        }
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
         self.used = 0

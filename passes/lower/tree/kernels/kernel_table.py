@@ -52,6 +52,8 @@ def kernels_of(layer: Layer, *, is_parted: bool = False) -> list[Kernel]:
     """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept.
     NotLowered where there is none."""
     found = None
+    if isinstance(layer.source, g.AttentionOp) and layer.source.scales is not None:
+        raise NotLowered(f"{layer.name}: attention of integers")
     if not any(operand.is_all for operand in layer.operands):
         kind = type(layer.source), layer.role
         found = (PARTED.get(kind) if is_parted else None) or KERNELS.get(kind)  # type: ignore[arg-type]

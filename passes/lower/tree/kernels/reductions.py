@@ -13,7 +13,7 @@ from frustum.dialects.functions import Reduction
 from frustum.dialects.isa.program import Affine
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
-from frustum.passes.lower.tree.kernels.integers import scales_of, wide_scales
+from frustum.passes.lower.tree.kernels.integers import has_integers, scales_of, wide_scales
 from frustum.passes.lower.tree.kernels.kernel import Work, view_of
 from frustum.passes.lower.tree.kernels.products import limited_by_all
 from frustum.passes.lower.tree.kernels.vectors import ReduceKernel
@@ -57,9 +57,9 @@ class PartedReduceKernel(ReduceKernel):
         own, other = view_of(code, work, work.out, dims), view_of(code, work, before, dims)
         box = limited_by_all(self.box(code, work, dims), (begun, *work.when))
         found = scales_of(op)
-        scales = None if found is None else (found[-1],) * 3
+        scales = None if found is None or not has_integers((work.out.element,)) else (found[-1],) * 3
         if scales is not None and JOINED[Reduction(op.kind)] == "add":
-            raise NotLowered(f"{self.layer.name}: sums that wait as integers between passes")
+            raise NotLowered(f"{self.layer.name}: sums of integers that wait as {work.out.element}")
         made = isa.Binary(
             kind=JOINED[Reduction(op.kind)], a_view=own, b_view=other, out_view=own, box=box, scales=scales
         )

@@ -11,10 +11,8 @@ from stops import run_module
 from stored_models import Graph
 
 import frustum
-from frustum.backend import targets
 from frustum.dialects import graph as g
 from frustum.dialects.graph import ActAttr, ScaleAttr
-from frustum.dialects.isa import ConvOp, CopyOp
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import extents_of, read_plan
 from frustum.passes.lower.tree.spans import NotLowered
@@ -185,3 +183,81 @@ def test_searched_plans_say_what_sums_wait_as(kib):
     found = case(deep)
     moved, claimed = check(found, kib)
     assert moved == claimed
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean"])
+def test_sums_of_what_integers_stand_for_wait_in_floats(kind):
+    def build(net):
+        return net.layer(g.ReduceOp(kind, net.integer_input(1, 5, 9, 10), (2, 3), scales=net.scales(2)))
+
+    text = "resident reduce_1 for x0.2 step 4 { for x0.3 step 5 { compute reduce_1 sum reduce_1 as f32 } }"
+    moved, claimed = check(case(build, text.replace("x0.2 step 4", "x0.2 step 3")))
+    assert moved == claimed
+    with pytest.raises(NotLowered, match="reduce_1: sums of integers that wait as i8"):
+        check(case(build, "resident reduce_1 for x0.2 step 4 { compute reduce_1 }"))
+
+
+def test_largest_integers_wait_as_they_are():
+    def build(net):
+        return net.layer(g.ReduceOp("max", net.integer_input(1, 5, 9, 10), (2, 3), scales=net.scales(2)))
+
+    moved, claimed = check(case(build, "resident reduce_1 for x0.2 step 4 { compute reduce_1 }"))
+    assert moved == claimed
+
+
+def test_statistics_of_a_softmax_are_kept():
+    text = "resident softmax_1.sums for x0.1 step 16 { compute softmax_1.sums } for x0.1 step 24 { compute softmax_1 }"
+    moved, claimed = check(case(softmax, text))
+    assert moved == claimed
+
+
+def test_sums_that_nothing_holds_are_refused_by_name():
+    with pytest.raises(NotLowered, match="matmul_2: sums of integers that wait as i8"):
+        check(case(perceptron, SUMS["over a loop"].replace(" sum matmul_2 as i32", "")))
+
+
+# ------------------------------------------------------------ models of the file
+
+
+def quantised(graph, x, scale=0.03, zero=128, dtype=np.uint8):
+    numbers = graph.constant(np.float32(scale)), graph.constant(np.array(zero, dtype))
+    return graph.op("DequantizeLinear", graph.op("QuantizeLinear", x, *numbers), *numbers)
+
+
+def layers(kind, *ends):
+    """Convolutions, one channel by channel, a residual, pools, a sigmoid, a product, a softmax; `ends`: the zero points
+    of what has both signs and of what is positive, and their type."""
+    graph = Graph()
+    middle, low, dtype = ends
+    x = y = quantised(graph, graph.input("x", 1, 8, 12, 12), 0.03, middle, dtype)
+    for shape, how in (((16, 8, 3, 3), {}), ((16, 1, 3, 3), {"group": 16}), ((16, 16, 3, 3), {})):
+        x, y = y, graph.op("Conv", y, graph.weight(kind, shape), kernel_shape=[3, 3], pads=[1] * 4, **how)
+        y = quantised(graph, graph.op("Relu", y) if how else y, 0.02, middle, dtype)
+    y = quantised(graph, graph.op("Add", x, y), 0.06, middle, dtype)
+    y = graph.op("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    y = quantised(graph, graph.op("Sigmoid", y), 1 / 256, low, dtype)
+    y = quantised(graph, graph.op("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2]), 1 / 200, low, dtype)
+    y = graph.op("Flatten", quantised(graph, graph.op("GlobalAveragePool", y), 1 / 200, low, dtype))
+    y = quantised(graph, graph.op("MatMul", y, graph.weight(kind, (16, 30), axis=1)), 0.1, middle, dtype)
+    graph.output(quantised(graph, graph.op("Softmax", y, axis=1), 1 / 256, low, dtype), 1, 30)
+    return graph.model()
+
+
+KINDS = {
+    "int8": ("int8", 3, -128, np.int8), "uint8": ("uint8", 128, 0, np.uint8), "int4": ("int4", 128, 0, np.uint8),
+    "int16": ("int16", 0, -32768, np.int16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_give_the_bits_of_the_planner_of_units(kind, tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(layers(*KINDS[kind]), path)
+    x, target = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype(np.float32), lowered_plans.machine()
+    found = [
+        Machine(frustum.compile(path, target=target, policy=policy).executable).run({"x": x}, checked=True).outputs
+        for policy in ("tree", "greedy")
+    ]
+    (tree,), (units,) = (each.values() for each in found)
+    assert len(np.unique(tree)) > 3
+    np.testing.assert_array_equal(tree, units)
