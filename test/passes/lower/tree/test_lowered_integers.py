@@ -7,6 +7,7 @@ import onnx
 import plan_nets
 import pytest
 from integer_networks import IntegerNet
+from plan_values import check_values
 from stops import run_module
 from stored_models import Graph
 
@@ -116,15 +117,22 @@ def converted(net):
 
 
 def padded(net):
-    """A pad of zero points beside a window's own padding."""
+    """Pads of zero points, and of another value, beside a window's own padding; tensors side by side."""
     x = net.integer_input(1, 6, 8, 8)
-    pad = net.layer(g.PadOp(x, (0, 0, 1, 2), (0, 0, 1, 0), 7))
-    y = net.product(pad, 6)
-    return net.product(net.layer(g.ConcatOp([x, x], 1)), 4), y
+    y = net.product(x, 6)
+    zero = y.owner.zeros[0]
+    pads = [net.layer(g.PadOp(x, (0, 0, 1, 2), (0, 0, 1, 0), value)) for value in (zero, zero + 9)]
+    return y, *(net.product(pad, 6) for pad in pads), net.product(net.layer(g.ConcatOp([x, x], 1)), 4)
+
+
+def reshaped(net):
+    """Rows and columns of a map that are read as one position of what it was before."""
+    return net.product(net.layer(g.ReshapeOp(net.integer_input(1, 2 * 9 * 8), (1, 2, 9, 8))), 5)
 
 
 NETWORKS = (
     convolutions, groups, products, fused, windows, reductions, elements, softmax, resized, neighbours, padded,
+    reshaped,
 )  # fmt: skip
 
 
@@ -133,6 +141,13 @@ NETWORKS = (
 def test_bits_are_those_of_the_network(build, kib):
     moved, claimed = check(case(build), kib)
     assert moved == claimed
+
+
+@pytest.mark.parametrize("build", [*NETWORKS, accumulators], ids=lambda build: build.__name__)
+def test_plans_on_values_have_the_bits_of_the_network(build):
+    found = case(build)
+    found.plan, _ = fitting_plan(found.axes, 8 * 1024)
+    check_values(found, rtol=0)
 
 
 @pytest.mark.parametrize("build", NETWORKS, ids=lambda build: build.__name__)
