@@ -13,7 +13,15 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES, Affine, CopyEngine, Element, Memory, Span
+from frustum.dialects.isa.program import (
+    ACCUMULATORS,
+    ELEMENT_BYTES,
+    Affine,
+    CopyEngine,
+    Element,
+    Memory,
+    Span,
+)
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (

@@ -18,7 +18,17 @@ from frustum.dialects.isa.program import Element
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held
-from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, Sequence, layers_in, nodes_in
+from frustum.dialects.plan.tree import (
+    Compute,
+    Halo,
+    Loop,
+    Node,
+    Over,
+    Resident,
+    Sequence,
+    layers_in,
+    nodes_in,
+)
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.computes import Computes
 from frustum.passes.lower.tree.copies import size_of

@@ -135,8 +135,8 @@ class ProductKernel(Kernel):
         box: Box = numbers["box"]
         if work.acc is not None and work.acc.element != work.out.element:
             for level, left in work.still:  # nothing goes out in a pass of a loop before its last one
-                own_numbers = numbers | {"box": limited_box(box, left), "accumulate": level}
-                code.emit(isa.Conv(**own_numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
+                made = isa.Conv(**numbers | {"box": limited_box(box, left), "accumulate": level})
+                code.emit(made, lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
                 box = limited_box(box, left * -1 + 1)
         else:
             left_out = {"bias_view", "multiplier_view", "act", "residual_view"}

@@ -46,7 +46,8 @@ class PartedReduceKernel(ReduceKernel):
         share = 1 / math.prod(a.extent for a in self.layer.combine if a not in self.layer.result.axes)
         made = isa.Unary(
             kind="affine" if is_share else "identity", in_view=views[0], out_view=views[1],
-            alpha=share if is_share else 0.0, scales=wide_scales(scales_of(op), is_read=True), box=limited_by_all(self.box(code, work, dims), work.when),
+            alpha=share if is_share else 0.0, scales=wide_scales(scales_of(op), is_read=True),
+            box=limited_by_all(self.box(code, work, dims), work.when),
         )  # fmt: skip
         code.emit(made, work.acc.buffer, work.out.buffer)
 
