@@ -129,6 +129,9 @@ class Layer:
         positions = [position and position.refined() for _, position in pieces[0][1].by_leaf]
         if any(each is None or not each.is_linear or len(each.terms) > 1 for each in positions):
             return False
+        ends = [(axis.extent, own.hull({})) for axis, own in pieces[0][1].by_leaf if own is not None]
+        if any(low < 0 or high > extent for extent, (low, high) in ends):  # what lies beyond has no place
+            return False
         read = [axis for each in positions if each is not None for axis, _ in each.terms]
         moved = {axis for axis in self.result.axes if axis.extent > 1}
         return len({*read}) == len(read) and moved <= {*read} <= {*self.result.axes}

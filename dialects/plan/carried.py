@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
-from frustum.dialects.axes.network import Layer
+from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.recurrence import AxisRecurrence, earlier_along, is_at_own_position
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Over, Resident, layers_in, nodes_in
@@ -17,6 +17,8 @@ from frustum.dialects.plan.tree import Sequence as InOrder
 
 ClassOf: TypeAlias = Callable[[Loop], tuple[Axis, Class, list[Layer]]]
 """The axis of a loop, its class, and the layers inside."""
+RUNNING = ("the maximum", "the sum", "the factor of what was weighed before")
+"""Numbers, of f32, that an online reduction hands from pass to pass for each position that stays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,33 @@ def carrying_of(
     for each in found:
         around = loops[each.layers[0].name]
         yield from (Carrying(loop, each) for loop in around if each.axis in class_of(loop)[1])
+
+
+def running_bytes(positions: int) -> int:
+    """Of the numbers of so many positions."""
+    return 4 * len(RUNNING) * positions
+
+
+def has_statistics(layer: Layer) -> bool:
+    """Whether a layer makes what is known of an operand of its reader, beside which passes hand on running numbers."""
+    return layer.role == "sums"
+
+
+def running_axes(
+    maker: Layer, makers: Mapping[Tensor, Layer], children: Sequence[Node], class_of: ClassOf
+) -> tuple[Axis, ...]:  # fmt: skip
+    """Axes of the running numbers of an online reduction that loops in these children cut, beside the sums that
+    `maker` has of it; none where there are no such numbers."""
+    for tensor in (piece.tensor for operand in maker.operands for piece in operand.pieces):
+        before = makers.get(tensor)
+        rules = {} if before is None else before.combine
+        online = {axis for axis, rule in rules.items() if rule is Combine.ONLINE and axis in maker.combine}
+        loops = (node for child in children for node in nodes_in(child) if isinstance(node, Loop))
+        if online & {*tensor.axes} and any(
+            loop.passes > 1 and online & class_of(loop)[1] and maker.name in layers_in(loop) for loop in loops
+        ):
+            return tuple(axis for axis in tensor.axes if axis not in online)
+    return ()
 
 
 def lost_state(found: Carrying) -> tuple[Resident, Tensor] | None:

@@ -165,6 +165,7 @@ class CountingWalk(Measured):
                 self.bring(tensor, wanted, held.get(tensor))
             else:  # sums go on where they are made
                 begun = [(side, box) for side, box in taken if self.goes_on(tensor, side)]
+                self.counted.waits_in_dram |= bool(left(begun, held.get(tensor)))
                 self.load(tensor, left(begun, held.get(tensor)), self.bits(tensor))
         if holding and not is_made:
             holding.fill(wanted)
@@ -240,6 +241,7 @@ class CountingWalk(Measured):
         self.note_all((id(node), layer.name), result, rest)
         self.store(layer, rest)
         begun = [(side, box) for side, box in rest if self.continues(layer, side.since(layer))]
+        self.counted.waits_in_dram |= bool(begun)
         self.load(result, begun, self.bits(result))
 
     def note_all(self, place: Place, tensor: Tensor, taken: Taken) -> None:

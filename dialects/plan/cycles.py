@@ -11,7 +11,7 @@ Figures of the machine are those of `layer_cycles.py`; none is fitted to a netwo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -27,9 +27,10 @@ from frustum.dialects.plan.layer_cycles import (
     crossing_pj,
     products_of,
 )
-from frustum.dialects.plan.occupancy import SLICE, Counted
+from frustum.dialects.plan.occupancy import Counted, Place
 from frustum.dialects.plan.ranges import Held, is_empty
-from frustum.dialects.plan.tree import Compute, Loop, Node, Sequence
+from frustum.dialects.plan.streams import Stream, StreamCycles, StreamedLayer
+from frustum.dialects.plan.tree import Compute, Loop, Node, Part, Sequence
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import port_bytes
 
@@ -40,28 +41,30 @@ DRAM, LINKS, MATRIX, VECTOR, COPIES = ENGINES = range(5)
 @dataclass
 class EngineWork:
     """What a part of a plan takes: cycles of each engine, and cycles from its beginning to its end; `own_loads`: cycles
-    of the DRAM port for what no child loads or stores."""
+    of the DRAM port for what no child loads or stores, and `own_bytes` its bytes."""
 
     engines: list[float] = field(default_factory=lambda: [0.0] * len(ENGINES))
     cycles: float = 0.0
     own_loads: float = 0.0
+    own_bytes: int = 0
+    steady: float = 0.0
+    """Cycles of a further pass, for which what comes first has come meanwhile."""
 
     def add(self, other: EngineWork) -> None:
         """Another part behind this one."""
         self.engines = [a + b for a, b in zip(self.engines, other.engines, strict=True)]
         self.cycles += other.cycles
-
-    @property
-    def beside_busiest(self) -> float:
-        """Cycles in which the busiest engine waits."""
-        return max(0.0, self.cycles - max(self.engines))
+        self.steady += other.steady
 
 
 def timed(network: AxisNetwork, plan: Node, target: Target) -> Counted:
     """The count of a plan, with what it takes on a machine.  PlanError where it is none of the network, or for clusters
     with links that the machine has not."""
     check_plan(network, plan)
-    walk = _TimedWalk(with_copies(network, plan), plan, target)
+    own = with_copies(network, plan)
+    sizes = CountingWalk(own, plan)
+    sizes.run()
+    walk = _TimedWalk(own, plan, target, sizes.beside)
     walk.run()
     walk.counted.cycles = math.ceil(walk.now.cycles)
     return walk.counted
@@ -73,14 +76,19 @@ class _TimedWalk(CountingWalk):
     target: Target
     now: EngineWork
 
-    def __init__(self, network: AxisNetwork, plan: Node, target: Target) -> None:
+    def __init__(
+        self, network: AxisNetwork, plan: Node, target: Target, taken: Mapping[tuple[int, str], int]
+    ) -> None:  # fmt: skip
         super().__init__(network, plan)
+        self.taken = taken
+        self.streaming: list[Stream] | None = None
+        self.capacity: int = target.cluster.sram.capacity_bytes
         self.target, self.now = target, EngineWork()
         self.cluster = ClusterCycles(target.cluster)
         self.products: dict[str, tuple[MatrixProduct, ...]] = {
             name: tuple(products_of(layer)) for name, layer in self.layers.items()
         }
-        self.known: dict[tuple[object, ...], LayerCycles] = {}
+        self.known: dict[tuple[object, ...], tuple[LayerCycles, StreamCycles]] = {}
         self.first: dict[int, EngineWork] = {}
         """Of the body of each loop that runs its first pass."""
         self.clusters = clusters_of(plan)
@@ -90,13 +98,17 @@ class _TimedWalk(CountingWalk):
             super().visit(node, sides, held)
             if isinstance(node, Sequence):
                 work.cycles += work.own_loads + self.target.chip.dram.latency_cycles * (work.own_loads > 0)
+                room = self.capacity - self.taken.get((id(node), ""), self.capacity)
+                is_ahead = work.own_bytes <= room  # a second copy of what is loaded has room: it comes a pass ahead
+                work.steady = max(work.steady, *work.engines) if is_ahead else work.steady + work.own_loads
         self.first.setdefault(id(node), work)
 
     def loop(self, node: Loop, sides: tuple[Side, ...], held: Held) -> None:
         self.first.pop(id(node.body), None)
         super().loop(node, sides, held)
-        if len(node.body.children) == 1 and id(node.body) in self.first:  # passes overlap
-            self.now.cycles = max(self.now.engines) + self.first[id(node.body)].beside_busiest
+        if id(node.body) in self.first:  # what a pass begins with comes during the one before
+            first = self.first[id(node.body)]
+            self.now.cycles = max(self.now.steady, *self.now.engines) + first.cycles - first.steady
 
     @contextmanager
     def part(self, node: Node) -> Iterator[EngineWork]:
@@ -131,37 +143,58 @@ class _TimedWalk(CountingWalk):
         if not size:
             return
         chip = self.target.chip
+        if self.streaming is not None:
+            self.streaming.append(Stream(tensor, taken[0][1], size))
+            self.counted.energy_pj += size * crossing_pj(self.target)
+            return
         run = run_bytes(tensor, taken[0][1])
         cycles = port_bytes(chip.dram, run, size / run) / chip.dram.port_bytes_per_cycle
         self.now.engines[DRAM] += cycles
         self.now.own_loads += cycles
+        self.now.own_bytes += size
         self.counted.energy_pj += size * crossing_pj(self.target)
 
     # ------------------------------------------------------------ layers
 
     def compute(self, node: Compute, sides: tuple[Side, ...], held: Held) -> None:
+        self.flows: dict[str, list[Stream]] = {}
+        self.begun: set[str] = set()
         super().compute(node, sides, held)
-        own, alone, longest = set(self.own(node, held)), 0.0, 1
+        own, latency = set(self.own(node, held)), self.target.chip.dram.latency_cycles
         for name in node.layers:
-            layer = self.layers[name]
-            found = [self.layer(layer, side, own) for side in sides if not is_empty(side.spans[name])]
-            if found:
-                self.now.engines[MATRIX] += max(each.matrix for each in found)
-                self.now.engines[VECTOR] += max(each.vector for each in found)
-                self.now.engines[COPIES] += max(each.copies for each in found)
-                alone += max(each.alone for each in found)
-                longest = max(longest, *(self.longest(layer, side) for side in sides))
-        first = min(alone, self.now.engines[DRAM]) * min(1.0, SLICE / longest)
-        latency = self.target.chip.dram.latency_cycles * (self.now.engines[DRAM] > 0)
-        self.now.cycles = max(alone, self.now.engines[DRAM]) + first + latency
+            layer, streams = self.layers[name], self.flows.get(name, [])
+            room = self.capacity - self.taken.get((id(node), name), 0)
+            found = [
+                self.layer(layer, side, own, tuple(streams), room) for side in sides if not is_empty(side.spans[name])
+            ]  # fmt: skip
+            if not found:
+                continue
+            self.now.engines[DRAM] += max(way.port for _, way in found)
+            self.now.engines[MATRIX] += max(each.matrix for each, _ in found)
+            self.now.engines[VECTOR] += max(each.vector for each, _ in found)
+            self.now.engines[COPIES] += max(each.copies for each, _ in found)
+            self.now.steady += max(way.steady for _, way in found)
+            self.now.cycles += max(way.steady + way.first for _, way in found) + latency * bool(streams)
 
-    def longest(self, layer: Layer, side: Side) -> int:
-        """The most positions of an axis in a pass: what streams along it comes in so many slices."""
-        span = side.spans[layer.name]
-        return max((high - low for a in layer.axes for low, high in [span.get(a, (0, a.extent))]), default=1)
+    def bring(self, tensor: Tensor, taken: Taken, parts: tuple[Part, ...] | None, place: Place | None = None) -> None:
+        """What a layer of a compute reads comes in slices."""
+        if isinstance(place, tuple):
+            self.streaming = self.flows.setdefault(place[1], [])
+        super().bring(tensor, taken, parts, place)
+        self.streaming = None
 
-    def layer(self, layer: Layer, side: Side, own: set[Tensor]) -> LayerCycles:
-        """What one cluster takes for a layer's part of a pass."""
+    def make(self, node: Compute, layer: Layer, made: Taken, own: set[Tensor], held: Held) -> None:
+        """So goes its result."""
+        self.streaming = self.flows.setdefault(layer.name, [])
+        super().make(node, layer, made, own, held)
+        self.streaming = None
+        if any(self.continues(layer, side.since(layer)) for side, _ in made):
+            self.begun.add(layer.name)
+
+    def layer(
+        self, layer: Layer, side: Side, own: set[Tensor], streams: tuple[Stream, ...], room: int
+    ) -> tuple[LayerCycles, StreamCycles]:  # fmt: skip
+        """What one cluster takes for a layer's part of a pass: its engines, and together."""
         span = side.spans[layer.name]
         extents = {axis: high - low for axis in layer.axes for low, high in [span.get(axis, (0, axis.extent))]}
         boxes = layer.part(span)
@@ -176,9 +209,12 @@ class _TimedWalk(CountingWalk):
             stored[-1] = 0.0
         energy_pj = self.cluster.energy_pj(layer, math.prod(extents.values()), sum(stored.values()))
         self.counted.energy_pj += energy_pj * len(side.clusters)
-        key = layer.name, *extents.values(), *stored.values()
+        goes_on, boxes_ = layer.name in self.begun, tuple((s.tensor.name, *s.box.values()) for s in streams)
+        key = layer.name, room, goes_on, boxes_, *extents.values(), *stored.values()
         if key not in self.known:
-            self.known[key] = self.cluster.of(layer, self.products[layer.name], extents, stored)
+            products = self.products[layer.name]
+            way = StreamedLayer(self.target, layer, products, extents, stored, streams, room, goes_on)
+            self.known[key] = self.cluster.of(layer, products, extents, stored), way.best()
         return self.known[key]
 
     def stays_in_core(self, tensor: Tensor, reader: Layer, own: set[Tensor]) -> bool:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.carried import has_statistics, running_axes, running_bytes
 from frustum.dialects.plan.check import operands_of, sum_bits_of
 from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequence
@@ -42,6 +43,8 @@ class Counted:
     cycles: int = 0
     energy_pj: float = 0.0
     taken: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    waits_in_dram: bool = False
+    """Whether sums go to DRAM and come back."""
 
     @property
     def dram_bytes(self) -> int:
@@ -74,6 +77,9 @@ class Measured(Ranged):
         """Of each rolling loop the most positions that stay from pass to pass."""
         self.wholes: dict[tuple[int, int, Tensor], dict[Axis, int]] = defaultdict(dict)
         """Of each loop the positions that all passes of it touch."""
+        self.beside: dict[tuple[int, str], int] = {}
+        """Of each layer of a compute the bytes of SRAM that lie there beside what it streams; of a sequence, with no
+        layer, the most that lie there."""
 
     def bits(self, tensor: Tensor) -> int:
         """Of an element in a buffer: where sums wait, the wider type of theirs."""
@@ -92,6 +98,8 @@ class Occupancy:
     def __init__(self, walk: Measured) -> None:
         self.walk = walk
         self.held: list[Tensor] = []
+        self.around = 0
+        """Bytes of what is resident around a node, and stays there from pass to pass."""
         self.storage: dict[str, tuple[int, int]] = {}
         """Of resident tensors the storage, known by the resident that it was made for, and its bytes."""
 
@@ -100,9 +108,13 @@ class Occupancy:
             case Compute():
                 found = self.compute(node)
             case Loop():
-                found = self.peak(node.body, (*loops, node)) + self.staying(node, (*loops, node), node.body, ())
+                staying = self.staying(node, (*loops, node), node.body, ())
+                self.around += staying
+                found = self.peak(node.body, (*loops, node)) + staying
+                self.around -= staying
             case Sequence():
                 found = max(self.child(node, k, loops) for k in range(len(node.children)))
+                self.walk.beside[id(node), ""] = self.around + found
         self.walk.counted.held[id(node)] = found
         return found
 
@@ -113,18 +125,20 @@ class Occupancy:
         while waiting:  # those of storage that others have come after these
             later = {r.tensor for r in waiting}
             own = [r for r in waiting if r.storage_of not in later] or waiting
-            size += sum(map(self.stored, own))
+            size += sum(self.stored(node, r) for r in own)
             waiting = [r for r in waiting if r not in own]
         names = [self.walk.tensors[r.tensor] for r in here if r.part is None]
         self.held += names
+        self.around += size
         found = size + self.peak(node.children[k], loops)
+        self.around -= size
         del self.held[len(self.held) - len(names) :]
         self.storage = before
         return found
 
-    def stored(self, resident: Resident) -> int:
+    def stored(self, node: Sequence, resident: Resident) -> int:
         """Bytes of a resident beside those of the tensor whose storage it takes, if that lies there too."""
-        size = self.tile(id(resident), self.walk.tensors[resident.tensor])
+        size = self.tile(id(resident), self.walk.tensors[resident.tensor]) + self.running(node, resident)
         root, known = self.storage.get(resident.storage_of, (id(resident), 0))
         largest = max(size, known)
         shared = {name: (own, largest) for name, (own, _) in self.storage.items() if own == root}
@@ -133,9 +147,21 @@ class Occupancy:
         held[id(resident)] = max(held.get(id(resident), 0), largest - known)
         return largest - known
 
+    def running(self, node: Sequence, resident: Resident) -> int:
+        """Bytes of the numbers that an online reduction hands on with sums that are resident."""
+        walk, tensor = self.walk, self.walk.tensors[resident.tensor]
+        maker, extents = walk.network.maker.get(tensor), walk.extents.get((id(resident), tensor))
+        if maker is None or extents is None:
+            return 0
+        children = node.children[resident.first : resident.last + 1]
+        axes = running_axes(maker, walk.network.maker, children, walk.class_of)
+        return running_bytes(math.prod(extents.get(axis, 1) for axis in axes)) if axes else 0
+
     def tile(self, place: Place, tensor: Tensor) -> int:
         extents = self.walk.extents.get((place, tensor))
-        return 0 if extents is None else extent_bytes(self.walk.bits(tensor), extents.values())
+        maker = self.walk.network.maker.get(tensor)
+        bits = self.walk.bits(tensor) + (8 * running_bytes(1) if maker is not None and has_statistics(maker) else 0)
+        return 0 if extents is None else extent_bytes(bits, extents.values())
 
     def staying(self, loop: Loop, loops: tuple[Loop, ...], node: Node, held: tuple[Tensor, ...]) -> int:
         """Bytes that stay from pass to pass of a rolling loop, of all that lies in SRAM below it."""
@@ -182,6 +208,7 @@ class Occupancy:
                 (old, *others) = [piece.tensor for piece in layer.operands[layer.storage_of].pieces]
                 if not others and old in sizes and last[old] == k and old not in walk.carried:
                     alive -= min(sizes[old], sizes[layer.result])
+            walk.beside[id(node), layer.name] = self.around + alive
             most = max(most, alive + self.streamed(node, layer))
         return most
 
@@ -191,7 +218,7 @@ class Occupancy:
             tensor: extents for tensor in dict.fromkeys((*operands_of(layer), layer.result))
             if (extents := self.walk.extents.get(((id(node), layer.name), tensor)))
         }  # fmt: skip
-        links = {tensor: _plain_links(layer, tensor) for tensor in moved}
+        links = {tensor: plain_links(layer, tensor) for tensor in moved}
         ways = []
         for axis in (*layer.axes, None):
             total = 0
@@ -203,7 +230,7 @@ class Occupancy:
         return min(ways)
 
 
-def _plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:
+def plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:
     """Axes of a layer that run through a tensor step by step, each with the tensor's axis."""
     if tensor is layer.result:
         return {axis: axis for axis in tensor.axes}

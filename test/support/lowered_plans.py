@@ -30,15 +30,15 @@ def case(build, text=""):
     return found
 
 
-def machine(name="edge", sram_bytes=None, cores=None):
-    """A shipped target with another SRAM, or other cores."""
+def machine(name="edge", sram_bytes=None, cores=None, clusters=1):
+    """A shipped target with another SRAM, other cores, or clusters."""
     target = targets.load(name)
     cluster = target.chip.cluster
     if sram_bytes is not None:
         cluster = replace(cluster, sram=replace(cluster.sram, capacity_bytes=sram_bytes))
     if cores is not None:
         cluster = replace(cluster, cores=cores)
-    return replace(target, chip=replace(target.chip, clusters=1, cluster=cluster))
+    return replace(target, chip=replace(target.chip, clusters=clusters, cluster=cluster))
 
 
 def executable_of(module, plan, target):
@@ -59,6 +59,13 @@ def check_lowered(case, target, *, rtol=1e-3):
         size = np.abs(wanted[np.isfinite(wanted)].astype(float)).max(initial=1.0)
         np.testing.assert_allclose(result.outputs[name], wanted, rtol=rtol, atol=rtol * size, err_msg=name)
     return dram_bytes(machine_of_plan, target), count(case.axes, case.plan).dram_bytes
+
+
+def link_bytes(executable):
+    """Bytes between clusters."""
+    own = Machine(executable)
+    found = counted_of_run(own.expanded, own.target, executable.code.page_bytes)
+    return sum(unit.chip for unit in found.units)
 
 
 def dram_bytes(machine_of_plan, target):

@@ -55,10 +55,11 @@ def read_network(network: g.NetworkOp) -> AxisNetwork:
 
 
 def read_with_views(network: g.NetworkOp) -> tuple[AxisNetwork, dict[SSAValue, View]]:
-    """The same, and where the elements of every value lie."""
+    """The same, and where the elements of every value lie; of inputs and weights where they are given, though
+    layers may read a copy."""
     reader = Reader()
     for name, argument in zip(network.inputs, network.body.block.args, strict=True):
-        reader.views[argument] = reader.root(name, argument, Kind.INPUT)
+        reader.views[argument] = reader.given[argument] = reader.root(name, argument, Kind.INPUT)
     for op in network.body.block.ops:
         if isinstance(op, g.OutputOp):
             for value in op.operands:
@@ -67,7 +68,7 @@ def read_with_views(network: g.NetworkOp) -> tuple[AxisNetwork, dict[SSAValue, V
         elif not isinstance(op, g.WeightOp):
             reader.read(op)
     reader.name_apart()
-    return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors), reader.views
+    return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors), {**reader.views, **reader.given}
 
 
 class Reader:
@@ -75,6 +76,8 @@ class Reader:
 
     def __init__(self) -> None:
         self.views: dict[SSAValue, View] = {}
+        self.given: dict[SSAValue, View] = {}
+        """Of inputs and weights where they lie."""
         self.layers: list[Layer] = []
         self.tensors: list[Tensor] = []
         self.loops: tuple[Dim, ...] = ()
@@ -120,7 +123,7 @@ class Reader:
         """The view of an operand; a weight becomes a tensor when it is first read."""
         if value not in self.views:
             assert isinstance(value.owner, g.WeightOp)
-            self.views[value] = self.root(value.owner.key.data, value, Kind.WEIGHT)
+            self.views[value] = self.given[value] = self.root(value.owner.key.data, value, Kind.WEIGHT)
         return self.views[value]
 
     def output(self, value: SSAValue) -> View:

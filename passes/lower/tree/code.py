@@ -20,7 +20,7 @@ class Code:
     """A program while it is written.
 
     `counts`: passes of the loops that are open, outermost first; `layer` and `unit` are what added instructions belong
-    to in reports, `stage` is theirs in the innermost loop.
+    to in reports, `stage` is theirs in the innermost loop; `around`: blocks and stages outside of each open loop.
     """
 
     def __init__(self, target: Target) -> None:
@@ -28,6 +28,7 @@ class Code:
         self.counts: list[int] = []
         self.block: Block = Block()
         self.stage: int = 0
+        self.around: list[tuple[Block, int]] = []
         self.layer: int = 0
         self.unit: int = 0
 
@@ -35,6 +36,11 @@ class Code:
     def cores(self) -> int:
         """Of a cluster."""
         return self.target.cluster.cores
+
+    @property
+    def clusters(self) -> int:
+        """Of a chip."""
+        return self.target.chip.clusters
 
     @property
     def depth(self) -> int:
@@ -69,7 +75,9 @@ class Code:
         outer, stage = self.block, self.stage
         self.block, self.stage = Block(), 0
         self.counts.append(count)
+        self.around.append((outer, stage))
         yield Affine.index(len(self.counts) - 1)
+        self.around.pop()
         self.counts.pop()
         body, self.block, self.stage = self.block, outer, stage
         self.add(isa.RepeatOp(count, Region(body), stage=stage))
@@ -81,11 +89,21 @@ class Code:
         yield
         self.stage = before
 
+    @contextmanager
+    def before_loop(self) -> Iterator[None]:
+        """What is added meanwhile stands in front of the innermost loop."""
+        inner, count, outer = (self.block, self.stage), self.counts.pop(), self.around.pop()
+        self.block, self.stage = outer
+        yield
+        (self.block, self.stage), outer = inner, (self.block, self.stage)
+        self.around.append(outer)
+        self.counts.append(count)
+
     # ------------------------------------------------------------ questions about loops
 
     def extremes(self, value: Affine) -> tuple[int, int]:
         """The least and greatest value in the loops that are open."""
-        return extremes(value, self.counts, self.cores)
+        return extremes(value, self.counts, self.cores, self.clusters)
 
     def is_inside(self, span: Span) -> bool:
         """Whether no pass clips the span."""

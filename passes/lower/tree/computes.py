@@ -11,17 +11,20 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import Span
+from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.copies import size_of
+from frustum.passes.lower.tree.kernels.joins import join_kernel
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.nest import LayerPart, Sums
+from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Sums
+from frustum.passes.lower.tree.over_clusters import send_parts
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
+from frustum.passes.lower.tree.places import Place, packed
 from frustum.passes.lower.tree.slices import SliceChoice, Slices
 from frustum.passes.lower.tree.spans import (
     NotLowered,
@@ -54,8 +57,13 @@ class Computes(SramBuffers):
                 if not self.here[tensor]:
                     maker = self.network.maker[tensor]
                     users = [n for n in node.layers if n == maker.name or tensor in self.read_by(n)]
-                    self.here[tensor].append(self.handed(maker, users, made, own, last))
+                    self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
             self.layer(node, layer, made, held)
+            if self.dealt is not None and self.dealt.is_exchanged and layer.result in own:
+                users = [n for n in node.layers if n == name or layer.result in self.read_by(n)]
+                (*_, place) = self.here[layer.result]
+                box = {axis: span_of(made[name], axis) for axis in layer.result.axes}
+                self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
             for tensor in (t for t in own if last[t] == name):
                 self.used -= self.here[tensor].pop().taken
 
@@ -82,7 +90,7 @@ class Computes(SramBuffers):
         used, names = self.used, [layer.name]
         boxes = {tensor: self.box_of(tensor, names, {layer.name: dict(spans)}) for tensor in tensors}
         for tensor in (t for t in tensors if t not in moving):
-            self.stream(layer, tensor, spans, 1)
+            self.stream(layer, tensor, spans, 1, boxes[tensor])
         before = self.code.stage
         with self.code.repeat(count) as index:
             inner = dict(spans)
@@ -93,13 +101,16 @@ class Computes(SramBuffers):
                     limit = end(own)
                 inner[axis] = Span(own.start + index * step, step, own.bound, limit)
             for tensor in (t for t in tensors if t in moving):
-                self.stream(layer, tensor, inner, 2 if count > 1 else 1)
+                self.stream(layer, tensor, inner, 2 if count > 1 else 1, boxes[tensor])
             later = 1 if count > 1 and moving & {*streams} else 0
             with self.code.at_stage(self.code.stage + later):
-                self.part(layer, inner)
-                if layer.result in moving:
-                    self.store(layer, self.box_of(layer.result, names, {layer.name: inner}))
+                writer = self.part(layer, inner, axis if count > 1 else None)
+                with self.code.at_stage(self.code.stage + writer.lateness):
+                    if layer.result in moving:
+                        self.store(layer, self.box_of(layer.result, names, {layer.name: inner}))
         self.code.stage = before
+        if writer.stays:
+            writer.leave()
         if is_stored and layer.result not in moving:
             self.store(layer, boxes[layer.result])
         for tensor in tensors:
@@ -112,8 +123,8 @@ class Computes(SramBuffers):
         """Those that take the fewest cycles.  DoesNotFit where none fits."""
         own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
 
-        def computing(part: Spans) -> float:
-            found = self.best_of(layer, kernels, part)
+        def computing(part: Spans, axis: Axis | None) -> float:
+            found = self.best_of(layer, kernels, part, axis)
             return math.inf if found is None else found.cycles
 
         return SliceChoice(
@@ -147,11 +158,14 @@ class Computes(SramBuffers):
         except DoesNotFit:
             return False
 
-    def stream(self, layer: Layer, tensor: Tensor, spans: Mapping[Axis, Span], copies: int) -> None:
+    def stream(
+        self, layer: Layer, tensor: Tensor, spans: Mapping[Axis, Span], copies: int, whole: Mapping[Axis, Span]
+    ) -> None:  # fmt: skip
+        """A buffer for a slice of a tensor, and what is loaded into it; `whole`: what all slices have."""
         made = {layer.name: dict(spans)}
         box = self.box_of(tensor, [layer.name], made)
         place = self.buffer(tensor, [layer.name], made, copies=copies, rolls=False)
-        gone = self.missing(tensor)
+        gone = self.missing(tensor, whole)
         place = replace(place, has=gone, completes=True)
         if tensor is not layer.result:
             self.move("load", tensor, box, place, [layer.name], self.conditions_of(tensor, [layer.name], made))
@@ -159,32 +173,68 @@ class Computes(SramBuffers):
             raise NotLowered(f"{tensor.name}: sums that wait in DRAM, where each element is written once")
         self.here[tensor].append(place)
 
-    def part(self, layer: Layer, spans: Mapping[Axis, Span]) -> None:
-        """A part of a layer whose operands and result lie in SRAM."""
-        found = self.pieces(layer, spans)
+    def part(self, layer: Layer, spans: Mapping[Axis, Span], slices: Axis | None = None) -> PartWriter:
+        """A part of a layer whose operands and result lie in SRAM; `slices`: the axis of a loop that has it alone."""
+        found = self.pieces(layer, spans, slices)
         gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
+        running = self.running(layer)
         levels = self.sum_levels(layer, {layer.name: dict(spans)})
+        start = self.begins_there(layer)
+        if running is not None:
+            levels, start = self.moving_levels(layer.combine, spans), None
+        added = (p.tensor for k, operand in enumerate(layer.operands) if k != start for p in operand.pieces)
+        own = {place.buffer for place in self.here[layer.result]}
+        if running is None and levels and any(place.buffer in own for tensor in added for place in self.here[tensor]):
+            raise NotLowered(f"{layer.name}: sums in the storage of what the last pass adds")
         part = LayerPart(
-            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, gates,
-            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), self.begins_there(layer)),
+            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, running,
+            gates,
+            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), start),
+            None if slices is None else self.code.depth - 1,
         )  # fmt: skip
-        part.write(self.code)
+        return part.write(self.code)
 
-    def pieces(self, layer: Layer, spans: Spans) -> Candidate:
+    def join_parts(self, layer: Layer, made: Made, own: Spans) -> None:
+        """A reduction of which each cluster has made its part, `own`: all get those of the others, and join them."""
+        code, (place,) = self.code, self.here[layer.result]
+        box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
+        parts = self.pieces(layer, own).kernel
+        others = Axis("others", code.clusters - 1)
+        kernel, sent = join_kernel(parts, others)
+        strides, size = packed((others, *box), {others: Span(ZERO, others.extent, others.extent), **box}, place.element)
+        buffer = code.allocate("sram", size * place.planes)
+        to = Place(
+            buffer, "sram", place.element, strides, {axis: span.start for axis, span in box.items()},
+            planes=place.planes, plane_bytes=size,
+        )  # fmt: skip
+        send_parts(code, place, box, others, to)
+        elements = {**self.elements, sent: place.element}
+        with code.repeat(others.extent) as index:
+            at = replace(to, origin={**to.origin, others: index * -1})
+            found = PieceChoice(code, kernel, box, elements, {}, {}).best()
+            if found is None:
+                raise NotLowered(f"{layer.name}: no piece of the parts of clusters fits the cores")
+            places = lambda tensor: [at if tensor is sent else place]  # noqa: E731
+            LayerPart(kernel, box, found.pieces, places, [place], elements).write(code)
+
+    def pieces(self, layer: Layer, spans: Spans, slices: Axis | None = None) -> Candidate:
         """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits."""
-        found = self.best_of(layer, self.kernels(layer), spans)
+        found = self.best_of(layer, self.kernels(layer), spans, slices)
         if found is None:
             raise NotLowered(f"{layer.name}: no piece of it fits the cores")
         return found
 
-    def best_of(self, layer: Layer, kernels: Sequence[Kernel], spans: Spans) -> Candidate | None:
+    def best_of(
+        self, layer: Layer, kernels: Sequence[Kernel], spans: Spans, slices: Axis | None = None
+    ) -> Candidate | None:  # fmt: skip
         """The same of these kernels; None where no piece fits."""
         found: Candidate | None = None
         for kernel in kernels:
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
-            if cut:
+            if cut and not kernel.is_online:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
-            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, self.steps(layer)).best()
+            steps = self.steps(layer)
+            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, steps, slices).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
         return found

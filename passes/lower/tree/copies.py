@@ -58,8 +58,10 @@ def copy(
     dims: Sequence[CopyDim],
     fill: float | None = None,
     conditions: Sequence[Affine] = (),
+    peer: Affine | None = None,
 ) -> None:
-    """Adds a copy from the first buffer to the second, in passes in which all conditions are 0 or more.
+    """Adds a copy from the first buffer to the second, that of cluster `peer` if it is given, in passes in which all
+    conditions are 0 or more.  What all clusters have is stored by the first one.
 
     NotLowered where it is of too many dimensions."""
     base = [ZERO, ZERO]
@@ -71,7 +73,20 @@ def copy(
         else:
             kept.append(own)
     kept.sort(key=lambda dim: (-dim.dst.stride, -dim.src.stride))
-    _Writer(code, engine, ends, element, fill).write(_joined(code, kept), base, list(conditions))
+    asked = list(conditions)
+    if code.clusters > 1 and memory_of(ends[1]) == "dram" and not any(map(_varies, dims)):
+        asked.append(Affine(cluster=-1))
+    _Writer(code, engine, ends, element, fill, peer).write(_joined(code, kept), base, asked)
+
+
+def memory_of(buffer: SSAValue) -> str:
+    assert isinstance(buffer.type, isa.BufferType)
+    return buffer.type.memory
+
+
+def _varies(dim: CopyDim) -> bool:
+    """Whether it is of other positions in each cluster."""
+    return bool(dim.span.start.cluster or dim.src.offset.cluster or dim.dst.offset.cluster)
 
 
 def _joined(code: Code, dims: list[CopyDim]) -> list[CopyDim]:
@@ -105,6 +120,7 @@ class _Writer:
     ends: tuple[SSAValue, SSAValue]
     element: Element
     fill: float | None
+    peer: Affine | None
 
     def write(self, dims: list[CopyDim], base: Sequence[Affine], conditions: list[Affine]) -> None:
         """As one instruction; a dimension too many becomes a loop, or a copy for each position inside all loops that
@@ -123,7 +139,12 @@ class _Writer:
         src = _view(self.element, [dim.src for dim in four], base[0])
         dst = _view(self.element, [dim.dst for dim in four], base[1])
         box = Box.of(*(dim.span for dim in four))
-        code.emit(isa.Copy(engine=self.engine, src_view=src, dst_view=dst, box=box, fill=self.fill), *self.ends)
+        is_load = self.engine == "gdma" and memory_of(self.ends[1]) == "sram"
+        made = isa.Copy(
+            engine=self.engine, src_view=src, dst_view=dst, box=box, fill=self.fill, peer=self.peer,
+            multicast=code.clusters > 1 and is_load and not _is_of_cluster(src, dst, box),
+        )  # fmt: skip
+        code.emit(made, *self.ends)
 
     def least(self, dims: Sequence[CopyDim]) -> CopyDim:
         """The dimension that is written out: the shortest, one that is whole if there is any."""
@@ -189,6 +210,13 @@ def _view(element: Element, sides: Sequence[Side], base: Affine) -> View:
         else:
             offset += side.offset
     return View(element, offset, tuple(side.stride for side in sides), wrap=wrap)
+
+
+def _is_of_cluster(src: View, dst: View, box: Box) -> bool:
+    """Whether a copy is another one in each cluster."""
+    phases = (view.wrap.phase for view in (src, dst) if view.wrap is not None)
+    limits = (each for each in box.limit if each is not None)
+    return any(each.cluster for each in (src.offset, dst.offset, *phases, *box.start, *limits))
 
 
 def size_of(element: Element) -> int:

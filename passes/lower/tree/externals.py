@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -26,7 +24,7 @@ from frustum.passes.lower.tree.kernels.kernel_table import STATISTICS
 from frustum.passes.lower.tree.layouts import Order
 from frustum.passes.lower.tree.outputs import OutputPart, OutputView
 from frustum.passes.lower.tree.places import Place, packed, transfer
-from frustum.passes.lower.tree.spans import end, hull, step_at
+from frustum.passes.lower.tree.spans import end, hull, step_at, visits
 
 SLICES = 4
 """Of SRAM, or more, in which tensors are passed on: loads and stores of slices go on side by side. 2026-11-28."""
@@ -118,7 +116,7 @@ class DramTensors:
         if not parts or tensor in self.made or self.loads[tensor] > 1:
             return
         wanted = {axis: hull(part.read_along(axis) for part in parts) for axis in tensor.axes}
-        if comes_once(box, wanted, code.counts):
+        if comes_once(box, wanted, code.counts, code.clusters):
             self.passed.add(tensor)
             for part in parts:
                 part.store(code, box, place)
@@ -205,18 +203,14 @@ class DramTensors:
         return op.buffer
 
 
-def comes_once(box: Mapping[Axis, Span], wanted: Mapping[Axis, Span], counts: Sequence[int]) -> bool:
-    """Whether passes of loops, each of so many, lead to every wanted position in one of them alone."""
+def comes_once(
+    box: Mapping[Axis, Span], wanted: Mapping[Axis, Span], counts: Sequence[int], clusters: int
+) -> bool:  # fmt: skip
+    """Whether passes of loops, each of so many, and clusters lead to every wanted position in one of them alone."""
     moved = [axis for level, count in enumerate(counts) if count > 1 for axis in box if step_at(box[axis], level)]
     if len(moved) != sum(count > 1 for count in counts):
         return False
-    for axis, span in box.items():
-        times = np.zeros(axis.extent, np.int64)
-        ranges = (range(count if step_at(span, level) else 1) for level, count in enumerate(counts))
-        for at in itertools.product(*ranges):
-            first = span.start.at(at)
-            last = min(first + span.extent, span.bound, *(() if span.limit is None else (span.limit.at(at),)))
-            times[max(0, first) : max(0, last)] += 1
-        if (times[wanted[axis].start.base :][: wanted[axis].extent] != 1).any():
-            return False
-    return True
+    return not any(
+        (visits(axis, span, counts, clusters)[wanted[axis].start.base :][: wanted[axis].extent] != 1).any()
+        for axis, span in box.items()
+    )

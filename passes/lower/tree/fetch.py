@@ -146,6 +146,9 @@ def _write_beyond(
     """A value where a sum is 0 or more, counted from the side on which that is."""
     if Region.of([dim.span for dim in into.dims]).extremes(code, beyond)[1] < 0:
         return
+    if not beyond.factors:  # everything is beyond, or nothing
+        write_value(code, engine, near, into, value, beyond.rest)
+        return
     ((number, factor),) = beyond.factors.items()
     if not is_divisible(beyond.rest, factor):
         raise NotLowered("values beyond ends that loops move by parts of a position")

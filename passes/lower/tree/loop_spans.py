@@ -1,4 +1,3 @@
-# Tests: test/passes/lower/tree/test_lower_plan.py
 """What layers make in the passes of loops, for all passes at once: spans that are affine in the loops.
 
 Which boxes lie where is what `dialects/plan/ranges.py` says of every pass.
@@ -8,21 +7,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeAlias
 
 from xdsl.ir import Block
 
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ZERO, Affine, Span
+from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.ranges import Ranged
-from frustum.dialects.plan.tree import Loop
+from frustum.dialects.plan.tree import Halo, Loop
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Gate
 from frustum.passes.lower.tree.layouts import Order, steps_of
@@ -31,18 +32,24 @@ from frustum.passes.lower.tree.spans import (
     NotLowered,
     Spans,
     end,
+    extremes,
     fresh,
     hull,
+    index,
     rolled,
+    settled,
     span_of,
     step_at,
     still,
     through,
+    whole,
     widest,
 )
 
 MOST_PASSES = 4
 """Of a plan that one pass of a program makes. 2026-11-28."""
+MOST_RUNS = 8
+"""Loops of a program that the passes of one of a plan become. 2026-11-28."""
 Made: TypeAlias = Mapping[str, dict[Axis, Span]]
 """Of each layer what it makes in the passes of the loops that are open."""
 
@@ -59,6 +66,10 @@ class PlanLoop:
     step: int
     count: int
     period: int = 1
+    is_alone: bool = False
+    """None makes more than its share of the range."""
+    edges: tuple[int, ...] = ()
+    """Of some of the plan's passes, where not all are of one length."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,8 @@ class Roll:
     period: int = 1
     number: int = 0
     at: Callable[[int], Made] | None = None
+    before: int = 0
+    """Passes before the plan's first one, where one of the program makes one."""
     rings: dict[tuple[Tensor, tuple[str, ...]], Place] = field(default_factory=dict)
 
 
@@ -88,21 +101,57 @@ class LoopSpans(Ranged):
 
     # ------------------------------------------------------------ passes
 
-    def step_of(self, node: Loop, axis: Axis, inside: list[Layer], made: Made) -> tuple[int, int]:
-        """How far a pass goes along the named axis, and how many passes there are in a pass of the loops outside."""
+    def runs_of(self, node: Loop, made: Made) -> list[PlanLoop]:
+        """Passes of a loop, those that are of one length together; the last of them may be shorter."""
+        axis, group, inside = self.known_class(node)
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
-        step = min(b - a for a, b in zip(node.edges, node.edges[1:], strict=False)) if node.passes > 1 else outer.extent
-        step = max(b - a for a, b in zip(node.edges, node.edges[1:], strict=False))
+        lengths = [b - a for a, b in pairwise(node.edges)]
+        step, level = max(lengths), self.code.depth
         tiles = range(0, axis.extent, outer.extent)
         wanted = {a + k for a in tiles for k in range(0, outer.extent, step) if a + k < axis.extent}
-        if {*node.edges} != {*wanted, axis.extent}:
-            raise NotLowered(f"{title(node)}: ranges that are not all of one length")
-        return step, ceil_div(outer.extent, step)
+        own = [(layer, a) for layer in inside for a in layer.axes if a in group]
+        shared = [(layer, a) for layer, a in own if self.shares(group, inside, layer, a)]
+        count = ceil_div(outer.extent, step)
+        is_whole = all(span_of(made[layer.name], a).extent * step % outer.extent == 0 for layer, a in shared)
+        if {*node.edges} == {*wanted, axis.extent} and (count == 1 or is_whole):
+            return [PlanLoop(axis, group, inside, level, step, count)]
+        self.check_runs(node, outer)
+        runs, extents = list[list[int]](), {axis.extent, *(a.extent for _, a in shared)}
+        for a, b in pairwise(node.edges):
+            if not runs or not all(is_even([*runs[-1], b], each, axis.extent) for each in extents):
+                runs.append([a, b])
+            else:
+                runs[-1].append(b)
+        if len(runs) > MOST_RUNS:
+            raise NotLowered(f"{title(node)}: ranges of {len(runs)} lengths")
+        return [
+            PlanLoop(axis, group, inside, level, run[1] - run[0], len(run) - 1, edges=tuple(run)) for run in runs
+        ]  # fmt: skip
+
+    def shares(self, group: Class, inside: list[Layer], layer: Layer, axis: Axis) -> bool:
+        """Whether a pass has its share of a layer, and not only what others ask for."""
+        is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, axis)
+        return not is_asked or self.is_read_elsewhere(layer.result, inside)
+
+    def check_runs(self, node: Loop, outer: Span) -> None:
+        """NotLowered where passes of several lengths need what others have left."""
+        axis, group, inside = self.known_class(node)
+        summed = any(a in group and a not in layer.result.axes for layer in inside for a in layer.combine)
+        why = (
+            "rows that roll over" if node.halo is Halo.ROLLING
+            else "sums over" if summed
+            else "states of" if any(layer in self.in_step for layer in inside)
+            else "clipped" if outer != whole(axis)
+            else ""
+        )  # fmt: skip
+        if why:
+            raise NotLowered(f"{title(node)}: {why} ranges that are not all of one length")
 
     def pass_of(self, loop: PlanLoop, made: Made, at: int = 0) -> dict[str, dict[Axis, Span]]:
         """What all layers make in pass `at` of those that one of the program's loop makes, from the last layer back."""
         axis, group, inside = loop.axis, loop.group, loop.inside
-        counts = [*self.code.counts[: loop.level], ceil_div(loop.count, loop.period)]
+        counts = [*self.code.counts[: max(0, loop.level)], ceil_div(loop.count, loop.period)]
+        extremes_of = lambda value: extremes(value, counts, 1, self.code.clusters)  # noqa: E731
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
         found: dict[str, dict[Axis, Span]] = {}
         needed: dict[Tensor, list[Span]] = defaultdict(list)
@@ -110,13 +159,11 @@ class LoopSpans(Ranged):
             spans = dict(made[layer.name])
             own = next(iter(group & set(layer.axes)), None)
             if own is not None:
-                asked = list(needed[layer.result]) if own in layer.result.axes else []
-                is_asked = layer not in self.in_step and self.is_read_along(group, inside, layer, own)
-                if not is_asked or self.is_read_elsewhere(layer.result, inside):
+                asked = list(needed[layer.result]) if own in layer.result.axes and not loop.is_alone else []
+                if loop.is_alone or self.shares(group, inside, layer, own):
                     asked.append(self.in_proportion(span_of(spans, own), outer, loop, at))
-                if not asked:
-                    raise NotLowered(f"{layer.name}: nothing asks for what it makes")
-                spans[own] = self.within(hull(widest(asked, counts)), span_of(spans, own))
+                share = hull(widest(asked, extremes_of)) if asked else Span(ZERO, 0, own.extent)
+                spans[own] = self.within(share, span_of(spans, own))
             found[layer.name] = spans
             for tensor, box in self.boxes_read(layer, spans):
                 maker = self.network.maker.get(tensor)
@@ -128,15 +175,23 @@ class LoopSpans(Ranged):
     def only_pass(self, loop: PlanLoop, made: Made) -> dict[str, dict[Axis, Span]]:
         """What all layers make in a loop of one pass: what nobody asks for is not made."""
         found = self.pass_of(loop, made)
-        return {name: {a: still(span, loop.level) for a, span in spans.items()} for name, spans in found.items()}
+        return {
+            name: {a: settled(still(span, loop.level)) for a, span in spans.items()} for name, spans in found.items()
+        }  # fmt: skip
 
     def in_proportion(self, own: Span, outer: Span, loop: PlanLoop, at: int) -> Span:
         """The share of a layer's span that a pass along the named axis has."""
+        if loop.edges:
+            ends = scaled_edges(loop.edges, own.extent, loop.axis.extent)
+            first, last, extent = ends[0], ends[-1], ends[1] - ends[0]
+            start = own.start + first + index(loop.level, extent * loop.period) + extent * at
+            passes = ceil_div(loop.count, loop.period) * loop.period
+            return Span(start, extent, own.bound, own.start + last if passes * extent > last - first else own.limit)
         share = Fraction(own.extent, outer.extent) * loop.step
         if share.denominator > 1:
             raise NotLowered(f"steps of {loop.step} of {outer.extent} positions, for {own.extent}")
         extent = int(share)
-        start, limit = own.start + Affine.index(loop.level, extent * loop.period) + extent * at, own.limit
+        start, limit = own.start + index(loop.level, extent * loop.period) + extent * at, own.limit
         passes = ceil_div(ceil_div(own.extent, extent), loop.period) * loop.period
         if passes * extent > own.extent and not (
             own.start.is_constant and own.start.base + own.extent >= own.bound
@@ -198,15 +253,17 @@ class LoopSpans(Ranged):
 
     def passes_before(self, node: Loop, found: Made, group: frozenset[Axis], level: int) -> int:
         """Passes in which early layers make, and buffers of the loop get, what the first pass of the plan needs beside
-        its own step."""
-        most = 0
+        its own step; `found`: what that needs."""
+        most, is_needed = 0, False
         for span in self.ends_in(node, found, group):
             step = step_at(span, level)
             if step > 0:
-                if any(c for k, c in enumerate(span.start.loops) if k != level):
+                is_moved = any(c for k, c in enumerate(span.start.loops) if k != level)
+                if is_moved or (span.start.cluster and (span.extent > step or span.start.base)):
                     raise NotLowered("a rolling loop inside another one over the same axis")
                 most = max(most, ceil_div(end(span).base, step) - 1)
-        return most
+                is_needed |= end(span).base - step > max(0, span.start.base)
+        return most if is_needed else 0
 
     def ends_in(self, node: Loop, found: Made, group: frozenset[Axis]) -> Iterator[Span]:
         """Spans of what layers make in a pass, and of what comes into buffers of the loop."""
@@ -229,7 +286,9 @@ class LoopSpans(Ranged):
     # ------------------------------------------------------------ boxes
 
     def boxes_read(self, layer: Layer, spans: Spans) -> Iterator[tuple[Tensor, dict[Axis, Span]]]:
-        """What a part of a layer reads of each tensor."""
+        """What a part of a layer reads of each tensor; nothing where it is empty."""
+        if any(not span.extent for span in spans.values()):
+            return
         for operand in layer.operands:
             for piece in operand.pieces:
                 box = {}
@@ -241,14 +300,25 @@ class LoopSpans(Ranged):
                 yield piece.tensor, box
 
     def box_of(self, tensor: Tensor, names: Iterable[str], made: Made) -> dict[Axis, Span]:
-        """What layers touch of a tensor, all together."""
+        """What layers touch of a tensor, all together; of no position where they touch nothing."""
         found: dict[Axis, list[Span]] = {axis: [] for axis in tensor.axes}
         for name in names:
             layer = self.layers[name]
             boxes = [box for other, box in self.boxes_read(layer, made[name]) if other is tensor]
-            if layer.result is tensor:
+            if layer.result is tensor and all(span.extent for span in made[name].values()):
                 boxes.append({axis: span_of(made[name], axis) for axis in tensor.axes})
             for box in boxes:
                 for axis, span in box.items():
                     found[axis].append(span)
-        return {axis: hull(spans) for axis, spans in found.items()}
+        return {axis: hull(spans) if spans else Span(ZERO, 0, axis.extent) for axis, spans in found.items()}
+
+
+def scaled_edges(edges: Sequence[int], extent: int, of: int) -> list[int]:
+    """Edges of an axis of extent `of`, in proportion: as `scaled` of `dialects/plan/ranges.py` has them."""
+    return [-(-edge * extent // of) for edge in edges]
+
+
+def is_even(edges: Sequence[int], extent: int, of: int) -> bool:
+    """Whether ranges between edges, in proportion, are of one length, but for a shorter last one that has some."""
+    (first, *others) = [b - a for a, b in pairwise(scaled_edges(edges, extent, of))]
+    return all(each == first for each in others[:-1]) and all(each == first or 0 < each < first for each in others[-1:])

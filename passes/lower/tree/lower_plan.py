@@ -21,11 +21,13 @@ from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.graph.axes import read_with_views
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.check import with_copies
+from frustum.dialects.plan.clusters import check_clusters
 from frustum.dialects.plan.count import Counted, count
 from frustum.dialects.plan.dialect import tree_of
 from frustum.dialects.plan.tree import Node, Sequence, layers_in
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
+from frustum.passes.lower.tree.coarser import coarser_plan
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, elements_of
 from frustum.passes.lower.tree.layouts import orders_of
@@ -41,16 +43,15 @@ class LowerPlan(ModulePass):
 
     Before: networks, each with its `fplan.plan`; element types are those of the device.  After: one `fisa.program` for
     each, with a barrier between the children of the plan's outermost sequence.  Raises NotLowered for what no program
-    is made of yet: clusters, chips, and constructs that it names.
+    is made of yet: chips, and constructs that it names.
     """
 
     name = "frustum-lower-plan"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
-        if target.chip.clusters > 1 or target.chips > 1:
-            clusters = target.chips * target.chip.clusters
-            raise NotLowered(f"a plan is lowered for one cluster, {target.name} has {clusters}")
+        if target.chips > 1:
+            raise NotLowered(f"a plan is lowered for one chip, {target.name} has {target.chips}")
         plans = {plan.network_name: plan for plan in plans_of(op)}
         for network in list(g.networks_of(op)):
             plan = plans.get(network.sym_name.data)
@@ -80,15 +81,31 @@ def lowered_plan(
 
     Raises NotLowered for what no program is made of, PlanError where the tree is no plan of the network.
     """
+    check_clusters(plan, target)
     counted = count(network, plan) if counted is None else counted
     own = with_copies(network, plan)
+    numbers = named(own, plan.children if isinstance(plan, Sequence) else (plan,), names)
+    walk = _written(op, own, views, plan, target, counted, numbers)
+    coarser = coarser_plan(network, plan, walk.periods, counted, target.cluster.sram.capacity_bytes)
+    if coarser is not None:
+        walk = _written(op, with_copies(network, coarser[0]), views, coarser[0], target, coarser[1], numbers)
+    return isa.ProgramOp(op.sym_name.data, Region(walk.code.block))
+
+
+def _written(
+    op: g.NetworkOp,
+    own: AxisNetwork,
+    views: Mapping[SSAValue, View],
+    plan: Node,
+    target: Target,
+    counted: Counted,
+    numbers: Mapping[str, int],
+) -> PlanWalk:
+    """The walk that has written a plan of a network with its copies of layers."""
     code = Code(target)
     orders = orders_of(piece for layer in own.layers for operand in layer.operands for piece in operand.pieces)
     dram = DramTensors(op, views, elements_of(own, views), code.block, own.maker, orders)
     dram.declare()
-    body = code.block
-    children = plan.children if isinstance(plan, Sequence) else (plan,)
-    numbers = named(own, children, names)
     walk = PlanWalk(own, plan, code, dram, counted, numbers)
     dram.loads.update(walk.find_reads(plan, {}))
     code.emit(isa.Fetch(page=0))
@@ -98,7 +115,7 @@ def lowered_plan(
     else:
         walk.visit(plan, made, {})
     dram.write_rest(code)
-    return isa.ProgramOp(op.sym_name.data, Region(body))
+    return walk
 
 
 def named(network: AxisNetwork, units: tuple[Node, ...], names: Names) -> dict[str, int]:

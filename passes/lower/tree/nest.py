@@ -16,6 +16,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import (
     ACCUMULATORS,
     ELEMENT_BYTES,
+    ZERO,
     Affine,
     CopyEngine,
     Element,
@@ -73,13 +74,43 @@ class LayerPart:
     places: PlacesOf
     targets: Sequence[Place]
     elements: Mapping[Tensor, Element]
+    running: Place | None = None
     gates: tuple[Gate, ...] = ()
     sums: Sums = field(default_factory=Sums)
+    slices: int | None = None
+    """The level of the innermost loop, where it has this part alone."""
 
-    def write(self, code: Code) -> None:
+    def write(self, code: Code) -> PartWriter:
         """Adds the part."""
+        writer = PartWriter(code, self)
         if not self.kernel.is_nothing:
-            _Writer(code, self).body(0)
+            writer.body(0)
+        return writer
+
+    @property
+    def joined(self) -> list[Axis]:
+        """What passes of loops outside reduce part by part."""
+        layer = self.kernel.layer
+        return [axis for axis in layer.combine if self.running is not None or axis not in layer.result.axes]
+
+    def begun(self, code: Code) -> Affine:
+        """How many passes before have reduced something, or at least 1 if any has."""
+        total = passes_before(self.sums.levels)
+        for axis in self.joined:
+            span = span_of(self.spans, axis)
+            moved = [level for level in self.sums.levels if step_at(span, level)]
+            if len(moved) == 1 and code.extremes(end(span))[0] < 1:  # its positions begin in a later pass
+                total -= max(0, ceil_div(1 - end(span).base, step_at(span, moved[0])))
+        return total
+
+    def reached(self, code: Code) -> tuple[Affine, ...]:
+        """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
+        found = list[Affine]()
+        for span in (span_of(self.spans, axis) for axis in self.joined):
+            ends = [end(span), span.start * -1 + span.bound]
+            ends += [] if span.limit is None else [span.limit - span.start, span.limit]
+            found += [each for each in ends if code.extremes(each)[0] < 1]
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -89,8 +120,15 @@ class _Loop:
     step: int
 
 
-class _Writer:
-    """Writes one part; `now`: spans of pieces as far as loops are open, `held`: what cores have of operands."""
+class PartWriter:
+    """Writes one part; `now`: spans of pieces as far as loops are open, `held`: what cores have of operands.
+
+    `stays`: the result stays in the cores over all passes of the innermost loop around, behind which `leave` belongs;
+    `lateness`: stages behind the part at which the result has left.
+    """
+
+    stays: bool
+    lateness: int
 
     def __init__(self, code: Code, part: LayerPart) -> None:
         self.code, self.part, self.kernel = code, part, part.kernel
@@ -107,6 +145,10 @@ class _Writer:
         self.level: int | None = None
         self.is_continued: bool = False
         self.before: Fetched | None = None
+        own = part.slices is not None and self.out_depth == 0
+        goes_on = bool(part.sums.levels)
+        self.stays = own and self.layer.macs > 0 and goes_on and part.sums.levels[-1] == part.slices
+        self.lateness = int(own and not goes_on)
         if any(loop.axis in self.summed for loop in self.loops[: self.out_depth]):
             raise NotLowered(f"{self.layer.name}: a loop over sums around one over results")
 
@@ -143,17 +185,28 @@ class _Writer:
         code = self.code
         arriving = [want for want in self.wants if self.depths[want.operand] == depth]
         stage = code.stage
-        later = stage + (1 if arriving and depth else 0)
+        goes_on = depth == self.out_depth and bool(self.part.sums.levels)
+        later = stage + (1 if (arriving or goes_on) and depth else 0)
         for want in arriving:
-            self.arrive(want, depth)
-        with code.at_stage(later):
-            if depth == self.out_depth:
+            self.arrive(want)
+        if depth == self.out_depth and self.stays:
+            with code.before_loop():
                 self.allocate(depth)
+        elif depth == self.out_depth:
+            # sums of a slice are its own: they come while the one before is made
+            is_early = goes_on and not depth and self.layer.macs > 0 and self.part.slices is not None
+            with code.at_stage(max(0, stage - is_early)):
+                self.allocate(depth)
+        with code.at_stage(later):
             if depth < len(self.loops):
                 self.inner(depth)
             else:
                 self.kernel.write(code, self.work())
             if depth == self.out_depth:
+                self.finish()
+        if depth == self.out_depth and not self.stays:
+            is_later = depth > 0 and not self.part.sums.levels  # operands of the next piece come before results leave
+            with code.at_stage(later + is_later + self.lateness):
                 self.leave()
 
     def inner(self, depth: int) -> None:
@@ -170,11 +223,11 @@ class _Writer:
 
     # ------------------------------------------------------------ operands
 
-    def arrive(self, want: Want, depth: int) -> None:
+    def arrive(self, want: Want) -> None:
         operand = self.layer.operands[want.operand]
         element = self.element_of(want.operand)
         dims, size = self.dims_of(want.dims, element)
-        buffer = self.code.allocate(want.memory, size * want.planes, 2 if depth else 1)
+        buffer = self.code.allocate(want.memory, size * want.planes, 2 if self.code.depth else 1)
         into = Fetched(buffer, element, dims, self.part.gates, plane_bytes=size)
         self.held[want.operand] = into
         fills = want.operand not in self.kernel.padded
@@ -207,16 +260,19 @@ class _Writer:
     def allocate(self, depth: int) -> None:
         """Buffers of the result's piece, and of sums where they are wider."""
         element = self.part.elements[self.layer.result]
-        self.out = self.buffer(element, 2 if depth else 1)
-        self.scratch = tuple(self.free(each) for each in self.kernel.scratch)
+        is_alone = self.part.slices is not None and not self.stays
+        copies = 2 if depth or is_alone else 1
+        self.out = self.buffer(element, copies)
+        self.scratch = tuple(self.free(each, 2 if depth else 1) for each in self.kernel.scratch)
+        self.move_running("in")
         self.acc: Fetched | None = None
         is_summed = any(loop.axis in self.summed for loop in self.loops)
         if is_summed and not self.part.sums.levels:
             wide: Element = ACCUMULATORS.get(self.element_of(0), "f32") if self.layer.macs else "f32"
             self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
         if self.part.sums.levels and self.layer.macs:
-            self.go_on(2 if depth else 1)
-        elif self.part.sums.levels:
+            self.go_on(copies)
+        elif self.part.sums.levels and self.part.running is None:
             self.reduce_on(is_summed)
 
     def buffer(self, element: Element, copies: int) -> Fetched:
@@ -224,9 +280,10 @@ class _Writer:
         buffer = self.code.allocate("nram", size * self.kernel.planes, copies)
         return Fetched(buffer, element, dims, plane_bytes=size)
 
-    def free(self, scratch: Scratch) -> Fetched:
+    def free(self, scratch: Scratch, copies: int) -> Fetched:
         dims, size = self.dims_of([coordinate(axis) for axis in scratch.axes], scratch.element)
-        return Fetched(self.code.allocate("nram", size), scratch.element, dims)
+        buffer = self.code.allocate("nram", size, 1 if scratch.plane is None else copies)
+        return Fetched(buffer, scratch.element, dims)
 
     def go_on(self, copies: int) -> None:
         """Sums that earlier passes have begun, from where they wait; in the first pass there are none.
@@ -239,16 +296,19 @@ class _Writer:
         if wide in INTEGER_TYPES and wide != ACCUMULATORS.get(self.element_of(0)):
             raise NotLowered(f"{self.layer.name}: sums of integers that wait as {wide}")
         self.acc = self.out if wide == element else self.buffer(wide, copies)
-        begun: Affine | None = passes_before(sums.levels)
+        levels = sums.levels[:-1] if self.stays else sums.levels
+        begun: Affine | None = passes_before(levels)
         if sums.start is not None:
             self.is_continued, begun = True, None
         elif len(sums.levels) == 1 and not any(loop.axis in self.summed for loop in self.loops):
             self.level = sums.levels[0]
         else:
             self.is_continued = True
-            self.clear(Affine(1) - passes_before(sums.levels))
-        for place in self.part.targets:
+            self.clear(Affine(1) - passes_before(levels))
+        for place in self.part.targets if levels or begun is None else ():
             self.move(place.wide(), "in", begun, self.acc)
+        if self.part.running is not None:
+            self.kernel.rescale(self.code, self.work())
 
     def reduce_on(self, is_summed: bool) -> None:
         """What earlier passes have reduced, to be joined with what this one makes."""
@@ -258,67 +318,81 @@ class _Writer:
             raise NotLowered(f"{self.layer.name}: sums that wait as {wide}, or in passes that have nothing to reduce")
         if is_summed or waits:
             self.acc = self.out if element == "f32" else self.buffer("f32", 1)
-        self.before = self.buffer(wide, 1)
+        self.before = self.buffer(wide, 2 if self.out_depth else 1)
         for place in self.part.targets:
-            self.move(place.wide(), "in", self.begun(), self.before)
+            self.move(place.wide(), "in", self.part.begun(self.code), self.before)
 
     def waiting(self) -> Element:
         """The type in which sums wait between passes."""
         (found,) = {place.wide().element for place in self.part.targets}
         return found
 
-    def begun(self) -> Affine:
-        """How many passes before have reduced something, or at least 1 if any has."""
-        total = passes_before(self.part.sums.levels)
-        for axis in self.summed:
-            span = span_of(self.part.spans, axis)
-            moved = [level for level in self.part.sums.levels if step_at(span, level)]
-            if len(moved) == 1 and self.code.extremes(end(span))[0] < 1:  # its positions begin in a later pass
-                total -= max(0, ceil_div(1 - end(span).base, step_at(span, moved[0])))
-        return total
+    @property
+    def waits(self) -> bool:
+        """Whether sums wait in another type than the result's."""
+        return bool(self.part.sums.levels) and self.waiting() != self.out.element
 
     def when(self) -> tuple[Affine, ...]:
         """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
-        found = list[Affine]()
-        for span in (span_of(self.part.spans, axis) for axis in self.summed if not self.layer.macs):
-            ends = [end(span), span.start * -1 + span.bound]
-            ends += [] if span.limit is None else [span.limit - span.start, span.limit]
-            found += [each for each in ends if self.code.extremes(each)[0] < 1]
-        return tuple(found)
+        return () if self.layer.macs else self.part.reached(self.code)
 
     def clear(self, passes: Affine) -> None:
         """Zeros in the sums of a piece, where this number is 1."""
         assert self.acc is not None
         write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0, passes - 1)
 
-    def leave(self) -> None:
-        sums, work = self.part.sums, self.work()
-        waits = bool(sums.levels) and self.waiting() != self.out.element
-        if self.before is not None and waits and self.acc is not None:
-            self.kernel.join(self.code, replace(work, out=self.acc), self.before, self.begun())
+    def finish(self) -> None:
+        """Makes the result of a piece of its sums."""
+        work = self.work()
+        if self.before is not None and self.waits and self.acc is not None:
+            self.kernel.join(self.code, replace(work, out=self.acc), self.before, self.part.begun(self.code))
         if self.acc is not None and not self.layer.macs:
             self.kernel.narrow(self.code, work)
-        if self.before is not None and not waits:
-            self.kernel.join(self.code, work, self.before, self.begun())
-        left = passes_left(sums.levels, sums.counts) if waits else None
+        self.kernel.settle(self.code, work)
+        self.move_running("out")
+        if self.before is not None and not self.waits:
+            self.kernel.join(self.code, work, self.before, self.part.begun(self.code))
+
+    def leave(self) -> None:
+        """The result of a piece goes to where it lies; where passes are still to come, its sums."""
+        sums, around = self.part.sums, -1 if self.stays else None
+        levels = sums.levels[:around]
+        left = passes_left(levels, sums.counts[:around]) if self.waits and levels else None
         for place in self.part.targets:
             if left is not None:
                 self.move(place.wide(), "out", left, self.acc)
             self.move(place, "out", None if left is None else left * -1 + 1)
 
+    def move_running(self, way: str) -> None:
+        """Numbers of an online reduction from where they wait, or back."""
+        place = self.part.running
+        for scratch, held in zip(self.kernel.scratch, self.scratch, strict=True):
+            if place is None or scratch.plane is None:
+                continue
+            if scratch.is_read if way == "in" else scratch.is_written:
+                is_later = way == "in" or not scratch.is_read  # what is not read again is of passes before
+                conditions = [*([self.part.begun(self.code)] if is_later else []), *self.part.reached(self.code)]
+                self.carry(place.plane(scratch.plane), way, held, scratch.axes, conditions)
+
     def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
         """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""
-        held = held or self.out
-        box = {axis: self.now[axis] for axis in self.layer.result.axes}
+        wanted = [*(() if passes is None else (passes,)), *self.when()]
+        for k in range(self.kernel.planes):
+            self.carry(place.plane(k), way, (held or self.out).plane(k), self.layer.result.axes, wanted)
+
+    def carry(
+        self, place: Place, way: str, held: Fetched, axes: Sequence[Axis], wanted: Sequence[Affine]
+    ) -> None:  # fmt: skip
+        """A piece between SRAM and a core, where all numbers that are wanted are 1 or more."""
+        box = {axis: self.now[axis] for axis in axes}
         steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
         origin = {axis: span.start for axis, span in box.items()}
-        own = Place(held.buffer, "nram", held.element, steps, origin, plane_bytes=held.plane_bytes)
-        conditions = [each - 1 for each in (*(() if passes is None else (passes,)), *self.when())]
+        own = Place(held.buffer, "nram", held.element, steps, origin, offset=held.offset)
+        conditions = [each - 1 for each in wanted]
         if way == "out" and self.part.pieces.dealt is None and self.cores > 1:
             conditions.append(Affine(core=-1))  # all have made the same: one stores it
         ends = (own, place) if way == "out" else (place, own)
-        for k in range(self.kernel.planes):
-            transfer(self.code, "mvdma", box, ends[0].plane(k), ends[1].plane(k), conditions)
+        transfer(self.code, "mvdma", box, *ends, conditions)
 
     # ------------------------------------------------------------ instructions
 
@@ -330,7 +404,8 @@ class _Writer:
         )
         return Work(
             dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, still,
-            self.scratch, self.when(),
+            self.scratch, self.part.reached(self.code) if self.part.running or not self.layer.macs else (),
+            ZERO if self.part.running is None else self.part.begun(self.code),
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -61,10 +62,14 @@ class PieceCosts:
     spans: dict[Axis, Span]
     summed: list[Axis]
     free: list[Axis]
+    slices: Axis | None
+    """The axis of which the part is a slice, in a loop that has it alone."""
 
     def __init__(
-        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any]
-    ) -> None:
+        self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any],
+        slices: Axis | None = None,
+    ) -> None:  # fmt: skip
+        self.slices = slices
         self.code, self.kernel, self.elements = code, kernel, elements
         self.target: Target = code.target
         self.layer = kernel.layer
@@ -95,34 +100,54 @@ class PieceCosts:
             found = found | (extents[axis] < self.extents[axis])
         return found
 
-    def fits(self, extents: Extents) -> Any:
+    def counts(self, extents: Extents, dealt: Axis | None) -> Extents:
+        """Of each axis how many pieces a core makes."""
+        return {
+            axis: -(-self.extents[axis] // (extents[axis] * (self.code.cores if axis is dealt else 1)))
+            for axis in self.axes
+        }  # fmt: skip
+
+    def fits(self, extents: Extents, dealt: Axis | None) -> Any:
         """Whether two pieces of everything that moves fit a core's memories."""
+        counts = self.counts(extents, dealt)
         need: dict[str, Any] = {"nram": 0, "wram": 0}
+        is_in_loop = bool(self.code.depth) or self.slices is not None
         for want in self.kernel.wants:
-            copies = 1 + self.is_cut(tuple(want.axes), extents)
+            copies = 1 + (is_in_loop | self.are_several(tuple(want.axes), counts))
             need[want.memory] = need[want.memory] + copies * (self.bytes_of(want, extents) + 16)
-        result = math.prod(extents[axis] for axis in self.layer.result.axes)
+        made = self.layer.result.axes
+        result = math.prod(extents[axis] for axis in made)
         width = size_of(self.elements[self.layer.result]) * self.kernel.planes
         first = self.elements[self.layer.operands[0].pieces[0].tensor]
         sums = ELEMENT_BYTES[ACCUMULATORS.get(first, "f32")] * result * self.is_cut(self.summed, extents)
         if self.layer.macs and self.layer.result.sums and any(not self.spans[a].start.is_constant for a in self.summed):
             sums = 2 * ELEMENT_BYTES[self.layer.result.sums] * result  # that wait
         if not self.layer.macs and any(not self.spans[axis].start.is_constant for axis in self.summed):
-            sums = sums + result * width + 16  # what passes before have made
+            sums = sums + 2 * (result * width + 16)  # what passes before have made
         for each in self.kernel.scratch:
-            sums = sums + math.prod(extents[axis] for axis in each.axes) * size_of(each.element) + 16
+            copies = 1 if each.plane is None else 2
+            sums = sums + copies * (math.prod(extents[axis] for axis in each.axes) * size_of(each.element) + 16)
         core = self.target.core
-        fits_nram = need["nram"] + 2 * result * width + sums + 32 <= core.nram.capacity_bytes
+        copies = 1 + (self.are_several(made, counts) | (self.slices is not None and self.slices not in self.summed))
+        fits_nram = need["nram"] + copies * (result * width + 16) + sums <= core.nram.capacity_bytes
         return fits_nram & (need["wram"] <= core.wram.capacity_bytes)
 
+    def are_several(self, axes: Sequence[Axis], counts: Extents) -> Any:
+        """Whether a core has several pieces along these axes."""
+        found: Any = np.zeros(1, bool)
+        for axis in axes:
+            found = found | (counts[axis] > 1)
+        return found
+
     def cycles(self, extents: Extents, dealt: Axis | None, order: Sequence[Axis], computing: Any) -> Any:
-        """Of the busiest core: computing, or copies in and out; and what of the other comes before or behind."""
-        cores = self.code.cores
-        counts = {
-            axis: -(-self.extents[axis] // (extents[axis] * (cores if axis is dealt else 1))) for axis in self.axes
-        }  # fmt: skip
+        """Of the busiest core: computing, copies in and out over its own engine or the bus, or the ports of SRAM; and
+        what of the others comes before or behind.  Copies of the piece after next wait for the buffers of this one."""
+        cores, core, cluster = self.code.cores, self.target.core, self.target.cluster
+        counts = self.counts(extents, dealt)
         passes: Any = math.prod(counts.values())
-        moved: Any = 0.0
+        own: Any = 0.0
+        bus: Any = 0.0
+        read: Any = 0.0
         for want in self.kernel.wants:
             times: Any = 1
             for k, axis in enumerate(order):
@@ -130,19 +155,65 @@ class PieceCosts:
                 for inner in order[k:]:
                     is_inside = is_inside | ((counts[inner] > 1) & (inner in want.axes))
                 times = times * np.where(is_inside, counts[axis], 1)
-            is_shared = cores > 1 and (dealt is None or dealt not in want.axes)
-            rate = self.target.cluster.bus.bytes_per_cycle if is_shared else self.rate
-            moved = moved + times * (self.bytes_of(want, extents) / rate + 1)
-        out = math.prod(extents[a] * counts[a] for a in self.layer.result.axes)
-        moved = moved + out * size_of(self.elements[self.layer.result]) / self.rate
-        computed = passes * (computing + self.target.core.nram.latency_cycles)
-        return np.maximum(computed, moved) + np.minimum(computed, moved) / passes
+            size, port = self.crossing(self.bytes_of(want, extents), self.run_in(want, extents))
+            if cores > 1 and (dealt is None or dealt not in want.axes):
+                bus = bus + times * (np.maximum(size / cluster.bus.bytes_per_cycle, port) + 1)
+                read = read + times * port
+            else:
+                own = own + times * (np.maximum(size / core.mvdma.bytes_per_cycle, port) + 1)
+                read = read + times * port * cores
+        out = math.prod(extents[axis] for axis in self.layer.result.axes)
+        times = math.prod(counts[axis] for axis in self.layer.result.axes)
+        size, port = self.crossing(
+            out * (size_of(self.elements[self.layer.result]) * self.kernel.planes), self.run_out(extents)
+        )  # fmt: skip
+        written = times * (np.maximum(size / core.mvdma.bytes_per_cycle, port) + 1)
+        if self.goes_on:  # sums lie in SRAM between passes, but for those that stay in the cores over all slices
+            stays = (self.slices in self.summed) & ~self.are_several(self.layer.result.axes, counts)
+            own, read = own + 2 * written * ~stays, read + times * port * cores * ~stays
+            at_once = size / core.mvdma.bytes_per_cycle + (cores - 1) * port + cluster.sram.latency_cycles
+            in_step = 2 * times * at_once * ~stays  # each goes there once all have brought the one before
+        else:
+            own, in_step = own + written, 0.0
+        computed = passes * (computing + core.nram.latency_cycles)
+        moved = np.maximum(np.maximum(own, bus), np.maximum(read, times * port * cores))
+        by_turns = (computed + own + bus + passes * cluster.sram.latency_cycles) / 2
+        by_turns = np.maximum(by_turns, in_step)
+        return np.maximum(np.maximum(computed, moved), by_turns) + np.minimum(computed, moved) / passes
 
-    @property
-    def rate(self) -> float:
-        """Bytes per cycle between SRAM and one core, where all move at once."""
-        port = self.target.cluster.sram.port_bytes_per_cycle / self.code.cores
-        return min(float(self.target.core.mvdma.bytes_per_cycle), port)
+    @cached_property
+    def goes_on(self) -> bool:
+        """Whether passes of loops outside have begun the sums."""
+        moved = (axis is self.slices or not self.spans[axis].start.is_constant for axis in self.summed)
+        return bool(self.layer.macs) and any(moved)
+
+    def crossing(self, size: Any, run: Any) -> tuple[Any, Any]:
+        """Bytes of a copy, and cycles of the port of SRAM, where they lie in such runs; in a core they lie together."""
+        sram = self.target.cluster.sram
+        return size, size / run * np.maximum(run, sram.minimum_run_bytes) / sram.port_bytes_per_cycle
+
+    def run_in(self, want: Want, extents: Extents) -> Any:
+        """Bytes of an operand's piece that lie one behind the other in SRAM."""
+        piece = self.layer.operands[want.operand].pieces[0]
+        dims = [() if position is None else position.refined().terms for _, position in piece.by_leaf]
+        return self.run_of(dims, self.size_of(want), extents)
+
+    def run_out(self, extents: Extents) -> Any:
+        """The same of the result."""
+        result = self.layer.result
+        return self.run_of([((axis, 1),) for axis in result.axes], size_of(self.elements[result]), extents)
+
+    def run_of(self, dims: Sequence[tuple[tuple[Axis, int], ...]], size: int, extents: Extents) -> Any:
+        """Of positions along these dimensions, outermost first."""
+        run: Any = size
+        goes_on: Any = True
+        for terms in reversed(dims):
+            reach: Any = 1 + sum(abs(factor) * (extents[axis] - 1) for axis, factor in terms)
+            whole = 1 + sum(abs(factor) * (self.extents[axis] - 1) for axis, factor in terms)
+            is_dense = not terms or min(abs(factor) for _, factor in terms) == 1
+            run = np.where(goes_on, run * (reach if is_dense else 1), run)
+            goes_on = goes_on & (reach >= whole) & is_dense
+        return run
 
     def computing(self, extents: Extents, *, is_exact: bool = False) -> Any:
         """Of one piece; exactly, or with every fill of the lines as a full one."""
@@ -183,9 +254,9 @@ class PieceChoice(PieceCosts):
 
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
-        steps: Mapping[Axis, int],
+        steps: Mapping[Axis, int], slices: Axis | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(code, kernel, spans, elements)
+        super().__init__(code, kernel, spans, elements, slices)
         self.known, self.steps = known, steps
 
     def best(self) -> Candidate | None:
@@ -233,9 +304,19 @@ class PieceChoice(PieceCosts):
             )  # fmt: skip
         return (
             type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
-            tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())),
+            tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())), self.goes_on,
+            bool(self.code.depth), None if self.slices is None else self.slices in self.summed,
+            tuple(map(self.lies, kernel.wants)), numbers(kernel.out),
             numbers(self.layer.result.axes), numbers(self.summed),
             size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),
+        )  # fmt: skip
+
+    def lies(self, want: Want) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """The dimensions of an operand's tensor, with axes as numbers."""
+        place = {axis: k for k, axis in enumerate(self.axes)}
+        return tuple(
+            () if position is None else tuple((place[axis], factor) for axis, factor in position.refined().terms)
+            for _, position in self.layer.operands[want.operand].pieces[0].by_leaf
         )  # fmt: skip
 
     def numbered(self, found: Candidate) -> tuple[tuple[int, ...], int, tuple[int, ...], float]:
@@ -252,7 +333,7 @@ class PieceChoice(PieceCosts):
             return
         for dealt in self.dealt_axes():
             extents = self.cuts(dealt)
-            may_be = self.fits(extents) & self.is_writable(extents, dealt)
+            may_be = self.fits(extents, dealt) & self.is_writable(extents, dealt)
             if not may_be.any():
                 continue
             extents = {axis: own[may_be] for axis, own in extents.items()}

@@ -47,6 +47,12 @@ class Place:
     """With it and the places around it all is there, though it has a part."""
     taken: int = 0
     """Bytes of SRAM, copies too."""
+    box: Mapping[Axis, Span] = field(default_factory=dict)
+    """What it was made for."""
+    users: tuple[str, ...] = ()
+    """The layers that make and read it there."""
+    running: Place | None = None
+    """Of sums over what an online reduction has made so far: its numbers (`dialects/plan/carried.py`)."""
 
     def step(self, run: Run) -> int | None:
         """Bytes from one position to the next of axes that lie one behind the other as one; None where they do not."""

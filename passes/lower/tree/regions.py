@@ -76,6 +76,8 @@ class End:
     buffer: SSAValue
     terms: tuple[Term, ...]
     offset: int = 0
+    peer: Affine | None = None
+    """Of which cluster, if not of the one that copies."""
 
     def at(self, number: int, factor: int, rest: Affine) -> End:
         """The same where a dimension's positions are others (`Linear.at`)."""
@@ -319,7 +321,7 @@ def _write(
             else:
                 at += term.position.rest * term.stride
         dims += [*is_ring, CopyDim(Span(ZERO, 1, 1), *((Side(0, at), Side(0)) if k == 0 else (Side(0), Side(0, at))))]
-    copy(code, engine, (ends[0].buffer, ends[1].buffer), element, dims, fill, conditions)
+    copy(code, engine, (ends[0].buffer, ends[1].buffer), element, dims, fill, conditions, ends[1].peer)
 
 
 def _side(end: End, number: int, start: Affine, extent: int, own: _Ends) -> Side:

@@ -57,8 +57,8 @@ class SliceChoice:
     room: int
     depth: int
     """Loops that are open."""
-    computing: Callable[[Spans], float]
-    """Cycles of the cores for a part."""
+    computing: Callable[[Spans, Axis | None], float]
+    """Cycles of the cores for a part, a slice along this axis."""
     even: Mapping[Axis, int]
     """Of axes the multiples that slices are of."""
     may_wait: bool = True
@@ -74,7 +74,7 @@ class SliceChoice:
 
     def ways(self) -> Iterator[Slices]:
         whole = frozenset[Axis]().union(*(kernel.whole for kernel in self.kernels))
-        adds = self.may_wait and all(kernel.adds for kernel in self.kernels)
+        adds = self.may_wait and all(kernel.goes_on for kernel in self.kernels)
         for axis in self.layer.axes:
             extent = span_of(self.spans, axis).extent
             may_be_cut = axis in self.layer.result.axes or adds
@@ -132,11 +132,7 @@ class SliceChoice:
         part, cores = dict(self.spans), 0.0
         if axis is not None:
             part[axis] = replace(span_of(self.spans, axis), extent=step, limit=None)
-        if axis is not None and axis not in self.layer.result.axes:
-            result = self.boxes(self.layer.result, self.spans)
-            moved = 2 * count * _size(result) * self.width(self.layer.result)
-            cores += moved / (self.target.cluster.cores * self.target.core.mvdma.bytes_per_cycle)
-        cores += count * (self.computing(part) + self.target.cluster.sram.latency_cycles)
+        cores += count * (self.computing(part, axis if count > 1 else None) + self.target.cluster.sram.latency_cycles)
         return Slices(axis, step, moving, max(total, cores) + first)
 
     def port_bytes(self, tensor: Tensor, axis: Axis | None, step: int, moving: frozenset[Tensor]) -> int:

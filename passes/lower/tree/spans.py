@@ -8,11 +8,12 @@ the map, and a limit that moves).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.access import Piece
@@ -22,6 +23,10 @@ from frustum.dialects.isa.program import ZERO, Affine, Span
 
 Spans: TypeAlias = Mapping[Axis, Span]
 """Of a layer's axes; one that is not named is whole."""
+CLUSTERS = -1
+"""The level of loops whose passes clusters make at the same time: their index is the cluster's number."""
+Extremes: TypeAlias = Callable[[Affine], tuple[int, int]]
+"""The least and the greatest value in all passes."""
 
 
 class NotLowered(Error):
@@ -149,9 +154,8 @@ def divided(start: Affine, divisor: int) -> Affine | None:
     return Affine(start.base // divisor, loops, start.cluster // divisor, start.core // divisor)
 
 
-def widest(spans: Iterable[Span], counts: Sequence[int]) -> list[Span]:
-    """Spans that move alike as one; those of them that are inside no other one in all passes of loops, each of so
-    many."""
+def widest(spans: Iterable[Span], extremes_of: Extremes) -> list[Span]:
+    """Spans that move alike as one; those of them that are inside no other one in all passes."""
     alike = list[Span]()
     for span in spans:
         k = next((k for k, other in enumerate(alike) if (other.start - span.start).is_constant), None)
@@ -160,14 +164,14 @@ def widest(spans: Iterable[Span], counts: Sequence[int]) -> list[Span]:
         else:
             alike[k] = _joined(alike[k], span)
     return [
-        span for k, span in enumerate(alike)
-        if not any(other.limit is None and _is_around(other, span, counts) for n, other in enumerate(alike) if n != k)
+        span for span in alike
+        if not any(other is not span and _is_around(other, span, extremes_of) for other in alike)
     ] or alike[:1]  # fmt: skip
 
 
-def _is_around(outer: Span, span: Span, counts: Sequence[int]) -> bool:
+def _is_around(outer: Span, span: Span, extremes_of: Extremes) -> bool:
     ends = span.start - outer.start, end(outer) - end(span)
-    return outer.bound >= span.bound and all(extremes(each, counts, 1)[0] >= 0 for each in ends)
+    return outer.limit is None and outer.bound >= span.bound and all(extremes_of(each)[0] >= 0 for each in ends)
 
 
 def hull(spans: Iterable[Span]) -> Span:
@@ -197,7 +201,19 @@ def _joined(a: Span, b: Span) -> Span:
 
 def step_at(span: Span, level: int) -> int:
     """How far a pass of the loop at a level moves a span."""
-    return span.start.loops[level] if level < len(span.start.loops) else 0
+    return moved_by(span.start, level)
+
+
+def moved_by(value: Affine, level: int) -> int:
+    """How far a pass of the loop at a level moves a value."""
+    if level == CLUSTERS:
+        return value.cluster
+    return value.loops[level] if level < len(value.loops) else 0
+
+
+def index(level: int, factor: int = 1) -> Affine:
+    """So often the index of the loop at a level."""
+    return Affine(cluster=factor) if level == CLUSTERS else Affine.index(level, factor)
 
 
 def rolled(span: Span, level: int) -> Span:
@@ -246,19 +262,24 @@ def _moved(value: Affine, level: int, passes: int) -> Affine:
     return value - passes * value.loops[level] if level < len(value.loops) else value
 
 
-def is_repeated(box: Mapping[Axis, Span], counts: Sequence[int]) -> bool:
-    """Whether some passes of loops, each of so many, have a position of an axis that others have, of those loops that
-    move a box at all."""
-    for axis, span in box.items():
-        times = np.zeros(axis.extent, np.int64)
-        ranges = (range(count if step_at(span, level) else 1) for level, count in enumerate(counts))
-        for at in itertools.product(*ranges):
-            first = span.start.at(at)
-            last = min(first + span.extent, span.bound, *(() if span.limit is None else (span.limit.at(at),)))
-            times[max(0, first) : max(0, last)] += 1
-        if (times > 1).any():
-            return True
-    return False
+def is_repeated(box: Mapping[Axis, Span], counts: Sequence[int], clusters: int) -> bool:
+    """Whether some passes of loops, each of so many, or some clusters, have a position of an axis that others have, of
+    those loops that move a box at all."""
+    return any((visits(axis, span, counts, clusters) > 1).any() for axis, span in box.items())
+
+
+def visits(axis: Axis, span: Span, counts: Sequence[int], clusters: int) -> npt.NDArray[np.int64]:
+    """How many passes of the loops that move a span, and clusters, have each position of an axis."""
+    times = np.zeros(axis.extent, np.int64)
+    levels = (*range(len(counts)), CLUSTERS)
+    ranges = (
+        range(count if step_at(span, level) else 1) for level, count in zip(levels, (*counts, clusters), strict=True)
+    )
+    for *at, cluster in itertools.product(*ranges):
+        first = span.start.at(at, cluster)
+        last = min(first + span.extent, span.bound, *(() if span.limit is None else (span.limit.at(at, cluster),)))
+        times[max(0, first) : max(0, last)] += 1
+    return times
 
 
 def extremes(value: Affine, counts: Sequence[int], cores: int, clusters: int = 1) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import Element
+from frustum.dialects.isa.program import ZERO, Element, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held
@@ -34,6 +34,7 @@ from frustum.passes.lower.tree.computes import Computes
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import DramTensors
 from frustum.passes.lower.tree.loop_spans import Made, PlanLoop, Roll
+from frustum.passes.lower.tree.over_clusters import Dealt
 from frustum.passes.lower.tree.pieces import Known
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import (
@@ -41,8 +42,10 @@ from frustum.passes.lower.tree.spans import (
     common,
     later,
     span_of,
+    step_at,
+    still,
 )
-from frustum.passes.lower.tree.sram_buffers import missing_of
+from frustum.passes.lower.tree.sram_buffers import Stored, missing_of
 
 
 class PlanWalk(Computes):
@@ -55,7 +58,11 @@ class PlanWalk(Computes):
     inside: frozenset[str]
     """Layers of the innermost loop."""
     last_unit: int
+    periods: dict[int, int]
+    """Of loops, by `id`, how many passes one of the program makes, where these are several."""
     used: int
+    later: int
+    """Bytes that the tree leaves free in what follows in the innermost loop, outside of what is being written."""
 
     def __init__(
         self, network: AxisNetwork, plan: Node, code: Code, dram: DramTensors, counted: Counted,
@@ -70,9 +77,15 @@ class PlanWalk(Computes):
         }
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
-        self.used = 0
+        self.used = self.most = 0
+        self.later: int = self.capacity
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
+        self.dealt: Dealt | None = None
+        self.runs: list[tuple[int, int]] = []
+        self.stored: dict[Tensor, list[Stored]] = defaultdict(list)
+        self.below: set[Tensor] = set()
+        self.periods: dict[int, int] = {}
         self.known: Known = {}
         self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
@@ -89,13 +102,24 @@ class PlanWalk(Computes):
                 self.sequence(node, made, held)
 
     def loop(self, node: Loop, made: Made, held: Held) -> None:
+        if node.over is Over.CLUSTERS:
+            self.over_clusters(node, made, held)
+            return
         if node.over is not Over.TIME or node.order or node.is_pipelined:
-            raise NotLowered(f"{title(node)}: loops over clusters, orders of passes and pipelined loops")
-        axis, group, inside = self.known_class(node)
-        level = self.code.depth
-        step, count = self.step_of(node, axis, inside, made)
+            raise NotLowered(f"{title(node)}: loops over cores and chips, orders of passes and pipelined loops")
+        (first, *others) = self.runs_of(node, made)
+        if not others:
+            self.run(node, first, made, held)
+            return
+        for number, loop in enumerate((first, *others)):
+            self.runs.append((id(node), number))
+            self.run(node, loop, made, held)
+            self.runs.pop()
+
+    def run(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
+        """Passes of one length."""
+        group, level, count = loop.group, loop.level, loop.count
         is_rolling = node.halo is Halo.ROLLING
-        loop = PlanLoop(axis, group, inside, level, step, count)
         if count == 1:
             self.visit(node.body, {**made, **self.only_pass(loop, made)}, held)
             return
@@ -108,20 +132,78 @@ class PlanWalk(Computes):
             with self.code.repeat(count):
                 self.body(node.body, {**made, **found}, held)
             return
-        found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
+        if any(span.start.cluster and span.extent > step_at(span, level) for span in self.ends_in(node, found, group)):
+            self.peeled(node, loop, found, made, held)
+            return
         before = self.passes_before(node, found, group, level)
+        found = {name: self.rolled_spans(spans, group, level) for name, spans in found.items()}
         found = {
             name: {a: later(span, level, before) if a in group else span for a, span in spans.items()}
             for name, spans in found.items()
         }
         with self.code.repeat(count + before):
             inner = {**made, **found}
-            self.rolls.append(Roll(level, group, self.gates_of(found, group, level), inner, self.code.block))
+            gates = self.gates_of(found, group, level)
+            self.rolls.append(Roll(level, group, gates, inner, self.code.block, before=before))
             self.body(node.body, inner, held)
             self.rolls.pop()
 
+    def peeled(self, node: Loop, loop: PlanLoop, found: Made, made: Made, held: Held) -> None:
+        """A rolling loop in a cluster's share: its first pass makes what all later ones need of what lies before them,
+        which is not where the tensor begins."""
+        level, rings, block = loop.level, dict[tuple[Tensor, tuple[str, ...]], Place](), self.code.block
+        first = {name: {axis: still(span, level) for axis, span in spans.items()} for name, spans in found.items()}
+        self.rolls.append(Roll(level, loop.group, {}, {**made, **found}, block, rings=rings))
+        self.visit(node.body, {**made, **first}, held)
+        self.rolls.pop()
+        later_spans = {
+            name: {axis: later(span, level, -1) for axis, span in self.rolled_spans(spans, loop.group, level).items()}
+            for name, spans in found.items()
+        }  # fmt: skip
+        inner = {**made, **later_spans}
+        with self.code.repeat(loop.count - 1, is_kept=True):
+            self.rolls.append(Roll(level, loop.group, {}, inner, block, rings=rings))
+            self.body(node.body, inner, held, is_ahead=False)
+            self.rolls.pop()
+
+    def over_clusters(self, node: Loop, made: Made, held: Held) -> None:
+        """A loop whose passes clusters make at the same time."""
+        found, summed = self.cluster_spans(node, made), self.summed_in(node)
+        waiting = [layer for layer in summed if not self.here[layer.result]]
+        for layer in waiting:
+            self.here[layer.result].append(self.buffer(layer.result, [layer.name], made))
+        for layer in summed:
+            self.check_sum(node, layer, made)
+        self.dealt = Dealt(self.known_class(node)[1], node.halo is Halo.EXCHANGED)
+        self.visit(node.body, {**made, **found}, held)
+        self.dealt = None
+        inside = {*layers_in(node)}
+        for layer in (self.layers[name] for name in layers_in(node)):
+            if layer in summed or self.is_made_anew(layer.result):
+                continue
+            box = {axis: span_of(found[layer.name], axis) for axis in layer.result.axes}
+            for place in self.here[layer.result]:
+                if any(layer.result in self.read_by(name) for name in place.users if name not in inside):
+                    self.exchange(layer.result, place, box, place.box)
+        for layer in summed:
+            self.join_parts(layer, made, found[layer.name])
+        for layer in waiting:
+            self.store(layer, {axis: span_of(made[layer.name], axis) for axis in layer.result.axes})
+            self.used -= self.here[layer.result].pop().taken
+
+    def check_sum(self, node: Loop, layer: Layer, made: Made) -> None:
+        """NotLowered where a sum over clusters is not joined in one place, once."""
+        shares = [
+            r for each in nodes_in(self.plan) if isinstance(each, Sequence) for r in each.residents
+            if r.tensor == layer.result.name and (r.sharded or any(each is own for own in nodes_in(node)))
+        ]  # fmt: skip
+        is_one = not shares and len(self.here[layer.result]) == 1 and not self.here[layer.result][0].has
+        if not is_one or node.passes < self.code.clusters or self.sum_levels(layer, made):
+            raise NotLowered(f"{title(node)}: sums of {layer.name} over clusters, which are not resident around it")
+
     def several(self, node: Loop, loop: PlanLoop, made: Made, held: Held) -> None:
         """A loop of which a pass of the program makes several: one after the other, each with spans of its own."""
+        self.periods[id(node)] = loop.period
         is_rolling = node.halo is Halo.ROLLING
         before = self.several_before(node, loop, made) if is_rolling else 0
         known, rings = dict[int, Made](), dict[tuple[Tensor, tuple[str, ...]], Place]()
@@ -138,7 +220,8 @@ class PlanWalk(Computes):
                 if is_rolling:
                     gates = self.gates_of({name: inner[name] for name in layers_in(node)}, loop.group, loop.level)
                     block = self.code.block
-                    self.rolls.append(Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings))
+                    own = Roll(loop.level, loop.group, gates, inner, block, loop.period, number, at, rings=rings)
+                    self.rolls.append(own)
                 self.body(node.body, inner, held, is_ahead=False)
                 if is_rolling:
                     self.rolls.pop()
@@ -146,9 +229,11 @@ class PlanWalk(Computes):
     def body(self, node: Sequence, made: Made, held: Held, *, is_ahead: bool = True) -> None:
         """The body of a loop: where something is loaded in it, all else is a pass later."""
         around, self.inside = self.inside, frozenset(layers_in(node))
+        used, most, later = self.used, self.most, self.later
+        self.most, self.later = used, self.capacity
         with self.code.at_stage(int(is_ahead and self.loads_in(node))):
             self.sequence(node, made, held)
-        self.inside = around
+        self.inside, self.used, self.most, self.later = around, used, max(most, self.most), later
 
     def loads_in(self, node: Node) -> bool:
         """Whether something is loaded in the passes of the innermost loop around."""
@@ -182,16 +267,21 @@ class PlanWalk(Computes):
     def sequence(self, node: Sequence, made: Made, held: Held) -> None:
         if node.subsets:
             raise NotLowered(f"{title(node)}: children on subsets")
-        used = self.used
+        used, later, ahead = self.used, self.later, 0
         room = self.capacity - used - self.counted.held.get(id(node), 0)
         for k, child in enumerate(node.children):
             if node is self.plan:
                 self.begin_unit(k)
             results = set(self.made_in(child))
             begun = [r for r in node.residents if r.first == k]
+            taken = [self.taken_in(node, n) for n in range(k + 1, len(node.children))]
+            self.later = min([later, *(self.capacity - used - each for each in taken)]) - ahead
             for resident in begun:
-                room -= self.begin(node, resident, made, self.tensors[resident.tensor] in results, room)
+                second = self.begin(node, resident, made, self.tensors[resident.tensor] in results, room)
+                room, ahead = room - second, ahead + 2 * second
+            before = self.used
             self.visit(child, made, self.held_at(node, k, held))
+            room, ahead = room - self.used + before, ahead + self.used - before
             for resident in begun:
                 if self.tensors[resident.tensor] in results:
                     self.finish(node, resident, made, held)
@@ -199,7 +289,12 @@ class PlanWalk(Computes):
                 self.used -= self.here[self.tensors[resident.tensor]].pop().taken
             if node is self.plan and k < self.last_unit:
                 self.code.add(isa.BarrierOp())
-        self.used = used
+        self.used, self.later = used + ahead, later
+
+    def taken_in(self, node: Sequence, k: int) -> int:
+        """Bytes that a child takes by the tree, with what is resident then."""
+        held = self.counted.held
+        return held.get(id(node.children[k]), 0) + sum(held[id(r)] for r in node.residents if r.first <= k <= r.last)
 
     def begin_unit(self, k: int) -> None:
         self.code.unit = k
@@ -210,38 +305,65 @@ class PlanWalk(Computes):
         """A residency begins: its buffer, and what is in it if nothing here makes that; a pass ahead where there is
         room for a second copy, whose bytes are returned."""
         tensor = self.tensors[resident.tensor]
-        if resident.sharded or resident.memory != "sram":
-            raise NotLowered(f"resident {resident.tensor}: shares of clusters, and other memories than SRAM")
+        if resident.memory != "sram":
+            raise NotLowered(f"resident {resident.tensor}: other memories than SRAM")
         names = [name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)]
         if resident.storage_of:
             self.here[tensor].append(self.in_storage(tensor, self.tensors[resident.storage_of]))
             return 0
-        box = self.box_of(tensor, names, made)
+        box = self.held_box(node, resident, names, made)
         size = math.prod(span.extent for span in box.values()) * size_of(self.slot_of(tensor)) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
-        is_ahead = not is_late and self.code.stage > 0 and size <= room
-        gone = self.missing(tensor)
-        place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part)
+        most = self.most
+        elsewhere = min(self.later, self.capacity - most)
+        is_ahead = not is_late and self.code.stage > 0 and size <= room and 2 * size <= elsewhere
+        place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part, held=box)
+        gone = self.missing(tensor, part_of(box, place))
+        if maker is not None:
+            place = self.with_running(place, maker, box, node.children[resident.first : resident.last + 1])
         if gone and resident.part is None and not is_made:
             place = replace(place, has=gone, completes=True)
         elif gone and not is_made:
             place = replace(place, has={axis: common(has, gone.get(axis, has)) for axis, has in place.has.items()})
         with self.code.at_stage(0 if is_ahead else self.code.stage):
             if not is_made and not self.is_made_anew(tensor):
-                self.move("load", tensor, box, place, names, self.conditions_of(tensor, names, made))
+                axis, share = self.share_of(node, resident) if resident.sharded else (None, None)
+                mine = {**box, axis: share} if axis is not None and share is not None else box
+                self.move("load", tensor, mine, place, names, self.conditions_of(tensor, names, made))
+                if mine is not box:
+                    self.exchange(tensor, place, mine, box)
             elif is_made and self.sum_levels(self.network.maker[tensor], made):
                 raise NotLowered(f"resident {tensor.name}: sums that wait in DRAM, where each element is written once")
+        if is_ahead:  # it is there in all of the loop's body
+            self.most, self.later = most + place.taken, self.later - place.taken
+            place = replace(place, taken=0)
         self.here[tensor].append(place)
         return size * is_ahead
 
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
-        """What its maker has made goes to DRAM where others want it."""
+        """Its maker is done: who holds it gets it, and DRAM where others want it."""
         tensor = self.tensors[resident.tensor]
-        if not self.leaves(tensor, node, resident) or held.get(tensor) == () or self.is_made_anew(tensor):
+        if self.is_made_anew(tensor):
             return
-        maker = self.network.maker[tensor]
-        box = {axis: span_of(made[maker.name], axis) for axis in tensor.axes}
-        (*outer, place) = self.here[tensor]
-        gone = missing_of(tensor, outer)
+        first, *later = node.children[resident.first : resident.last + 1]
+        maker, (*outer, place) = self.network.maker[tensor], self.here[tensor]
+        near = self.opened([first], made) if self.dealt is None else made
+        box = {axis: span_of(near[maker.name], axis) for axis in tensor.axes}
+        if self.dealt is not None and self.dealt.is_exchanged and self.is_read(resident, later):
+            self.exchange(tensor, place, box, place.box)
+        if not self.leaves(tensor, node, resident) or held.get(tensor) == ():
+            return
+        nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})
+        if place.has and missing_of(tensor, [*outer, place], box) == missing_of(tensor, [*outer, nothing], box):
+            return  # of a part from the middle all has been stored
+        gone = missing_of(tensor, outer, part_of(box, place))
         self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
+
+
+def part_of(box: Mapping[Axis, Span], place: Place) -> dict[Axis, Span]:
+    """What of a box a place has, where no loop moves it."""
+    return {
+        axis: common(span, place.has[axis]) if axis in place.has and span.start.is_constant else span
+        for axis, span in box.items()
+    }  # fmt: skip

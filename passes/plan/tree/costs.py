@@ -19,6 +19,7 @@ from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.layer_cycles import ClusterCycles, MatrixProduct, crossing_pj, products_of
 from frustum.dialects.target import Target
+from frustum.passes.plan.tree.prices import BUSY
 from frustum.passes.plan.tree.spans import Floats, Ints
 from frustum.passes.plan.tree.wishes import WishError, Wishes
 
@@ -74,6 +75,15 @@ class NestCosts:
     @cached_property
     def cluster(self) -> ClusterCycles:
         return ClusterCycles(self.target.cluster)
+
+    def least(self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], moved: float) -> float:
+        """Hardly any plan has less, in bytes: these are moved, and the engine with the most work is busy, that is with
+        the layers as wholes."""
+        if self.is_energy:
+            return moved
+        whole = [self.cluster.of(layer, tuple(products_of(layer)), extents, {}) for layer in layers]
+        busy = max(sum(float(each.matrix) for each in whole), sum(float(each.vector) for each in whole))
+        return max(moved, moved + (busy * self.target.chip.dram.port_bytes_per_cycle - moved) * BUSY)
 
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],

@@ -22,7 +22,7 @@ from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
-from frustum.passes.plan.tree.best import good_nests
+from frustum.passes.plan.tree.best import NEAR, good_nests
 from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
@@ -166,7 +166,7 @@ class PlanSearch:
         out."""
         widest, best, found = self.limits, self.limits, self.bound
         for narrow in (*LADDER, dict[str, Any]()):
-            if (found[self.wanted] <= self.network.compulsory_bytes * NEARLY).all():
+            if (found[self.judged] <= self.enough).all():
                 break
             self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).any())
             try:
@@ -177,6 +177,19 @@ class PlanSearch:
                 best, found, self.record = self.limits, np.minimum(found, curve), record
         self.limits, self.may_end = best, False
         return found
+
+    @property
+    def judged(self) -> Sequence[int]:
+        """The shares of the memory whose plans have to be good: of time and energy the largest one that is wanted."""
+        return self.wanted if self.costs is None else [max(self.wanted)]
+
+    @cached_property
+    def enough(self) -> float:
+        """Plans with more than this may be made better."""
+        moved = self.network.compulsory_bytes
+        if self.costs is None:
+            return moved * NEARLY
+        return self.costs.least(self.layers, self.extents, moved) * NEAR
 
     def spend(self, work: int) -> None:
         """Notes work; EnoughWork where there is a plan already and no more may be done."""
@@ -344,9 +357,12 @@ class PlanSearch:
         return np.maximum(known, bound), None
 
 
-def searched(network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES) -> PlanSearch:
+def searched(
+    network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES,
+    wanted: Sequence[int] = (LEVELS,),
+) -> PlanSearch:  # fmt: skip
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    found = searches(network, capacity, (LEVELS,), clusters, wishes)
+    found = searches(network, capacity, wanted, clusters, wishes)
     return min(found, key=lambda search: float(search.curve[LEVELS]))
 
 

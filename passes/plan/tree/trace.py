@@ -63,21 +63,27 @@ def fitting_plan(
     """The plan with the least of what is wished, DRAM bytes if nothing is said, and its count, with cycles where the
     wishes have a target; DoesNotFit where none fits.  `capacity`: of each cluster.
 
-    Of time and energy prices are rougher than `cycles.timed`, which judges between the plan that was found and that
-    with the fewest bytes.
+    Of time and energy prices are rougher than `cycles.timed`, which judges between the plans that were found, also one
+    that leaves memory for second copies and wider slices, and that with the fewest bytes; one whose sums do not wait in DRAM comes before one whose do.
     """
     if wishes.optimise == "bytes":
         return _fitting_plan(network, capacity, clusters, wishes)
     assert wishes.target is not None, "time and energy are those of a target"
-    judged = [
-        _fitting_plan(network, capacity, clusters, each) for each in (wishes, replace(wishes, optimise="bytes"))
-    ]  # fmt: skip
+    judged = [_fitting_plan(network, capacity, clusters, replace(wishes, optimise="bytes"))]
+    judged += _fitting_plans(network, capacity, clusters, wishes, (LEVELS - LEVELS // TRIES,))
     what = "cycles" if wishes.optimise == "time" else "energy_pj"
-    return min(judged, key=lambda found: (getattr(found[1], what), found[1].dram_bytes))
+    return min(judged, key=lambda found: (found[1].waits_in_dram, getattr(found[1], what), found[1].dram_bytes))
 
 
 def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes) -> tuple[Sequence, Counted]:
-    """The best plan that fits.
+    """The best plan that fits."""
+    return _fitting_plans(network, capacity, clusters, wishes)[0]
+
+
+def _fitting_plans(
+    network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes, less: tuple[int, ...] = ()
+) -> list[tuple[Sequence, Counted]]:  # fmt: skip
+    """The best plan that fits, and those for so many 64ths of the memory, where there are any.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
     than there is, the plan for so much less is taken; where none of all clusters fits, one for a single cluster.
@@ -85,13 +91,15 @@ def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wi
     for many in dict.fromkeys((clusters, Dealt().clusters)):
         room = capacity
         for _ in range(TRIES):
-            search = searched(network, room, many, wishes)
+            search = searched(network, room, many, wishes, (*less, LEVELS))
             if not np.isfinite(search.curve[LEVELS]):
                 break
-            plan, counted = _counted(network, plan_of(search), wishes.target)
-            if counted.sram_bytes <= capacity:
-                return plan, counted
-            room = min(room - 1, room * capacity // counted.sram_bytes)
+            levels = [LEVELS, *(level for level in less if np.isfinite(search.curve[level]))]
+            found = [_counted(network, plan_of(search, level), wishes.target) for level in levels]
+            fitting = [(plan, counted) for plan, counted in found if counted.sram_bytes <= capacity]
+            if fitting:
+                return fitting
+            room = min(room - 1, room * capacity // found[0][1].sram_bytes)
     raise no_plan(network, capacity, wishes)
 
 
@@ -117,11 +125,12 @@ def _recomputed(node: Node) -> Node:
     return node
 
 
-def plan_of(search: PlanSearch) -> Sequence:
-    """The plan with the fewest DRAM bytes in all of the memory; DoesNotFit where there is none."""
-    if not np.isfinite(search.curve[LEVELS]):
+def plan_of(search: PlanSearch, level: int = LEVELS) -> Sequence:
+    """The plan with the fewest DRAM bytes in all of the memory, or in so many shares of it that were wanted; DoesNotFit
+    where there is none."""
+    if not np.isfinite(search.curve[level]):
         raise no_plan(search.network, search.capacity, search.wishes)
-    found = _once(_Trace(search).whole(), frozenset())
+    found = _once(_Trace(search).whole(level), frozenset())
     whole = found if isinstance(found, Sequence) else Sequence((found,))
     if search.wishes.sum_bits or any(tensor.sums for tensor in search.network.tensors):
         whole = _in_sequence(whole, Named(search.network, whole), search, frozenset())
@@ -168,12 +177,12 @@ class _Trace:
     def __init__(self, search: PlanSearch) -> None:
         self.search = search
 
-    def whole(self) -> Sequence:
+    def whole(self, level: int) -> Sequence:
         search = self.search
         dealt = search.reads.dealt
         tiles = {axis: tuple(range(0, axis.extent, dealt.share(axis))) for axis in dealt.axes}
         place = TreePlace(search.extents, tiles, {}, search.limits.depth, is_dealt=not dealt.axes)
-        return self.sequence(search.record, 0, len(search.layers), place, LEVELS)
+        return self.sequence(search.record, 0, len(search.layers), place, level)
 
     def over_clusters(self, node: Node, own: LayerInterval) -> Node:
         """A unit of which every cluster makes its share.  Rows beyond it come from the neighbour where all have their

@@ -58,6 +58,8 @@ class Work:
     scratch: tuple[Fetched, ...] = ()
     when: tuple[Affine, ...] = ()
     """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
+    begun: Affine = ZERO
+    """A number that is 1 or more where passes before have reduced something."""
 
     def span(self, axis: Axis) -> Span:
         return span_of(self.spans, axis)
@@ -65,10 +67,14 @@ class Work:
 
 @dataclass(frozen=True)
 class Scratch:
-    """A further buffer of a piece: of these axes, in this type."""
+    """A further buffer of a piece: of these axes, in this type; `plane`: the running number that is in it, which comes
+    from where sums wait (`is_read`) and goes back there (`is_written`)."""
 
     axes: tuple[Axis, ...]
     element: Element
+    plane: int | None = None
+    is_read: bool = False
+    is_written: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,16 @@ class Kernel(ABC):
         """Whether pieces of what is summed may follow each other."""
         return bool(self.layer.macs)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether slices of what is summed may follow each other in a pass."""
+        return self.adds
+
+    @property
+    def is_online(self) -> bool:
+        """Whether passes of loops outside may cut what it needs all of, one after the other."""
+        return False
+
     def narrow(self, code: Code, work: Work) -> None:
         """Adds what makes the result of wider sums, once these are whole."""
         raise NotLowered(f"{self.layer.name}: sums in pieces")
@@ -120,6 +136,13 @@ class Kernel(ABC):
     def join(self, code: Code, work: Work, before: Fetched, begun: Affine) -> None:
         """Adds what passes of loops outside have made before, where `begun` is 1 or more, and all of `work.when`."""
         raise NotLowered(f"{self.layer.name}: sums over passes of a loop")
+
+    def settle(self, code: Code, work: Work) -> None:  # noqa: B027
+        """Adds what makes the result of a pass, with running numbers, once all of its pieces are summed."""
+
+    def rescale(self, code: Code, work: Work) -> None:
+        """Adds what makes sums of passes before those of a new maximum."""
+        raise NotLowered(f"{self.layer.name}: sums of what is weighed below a maximum that changes")
 
     @property
     def act(self) -> Act | None:

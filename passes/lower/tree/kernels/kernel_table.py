@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from xdsl.ir import Operation
@@ -20,11 +20,12 @@ from frustum.passes.lower.tree.kernels.norms import (
     MomentsKernel,
     NormalisedKernel,
     NormKernel,
+    OnlineSoftmaxKernel,
     PowersKernel,
     SharesKernel,
     StatisticsKernel,
 )
-from frustum.passes.lower.tree.kernels.products import product_kernels
+from frustum.passes.lower.tree.kernels.products import ProductKernel, product_kernels
 from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
 from frustum.passes.lower.tree.kernels.vectors import (
     BinaryKernel,
@@ -38,7 +39,7 @@ from frustum.passes.lower.tree.kernels.vectors import (
     UnaryKernel,
     axes_of,
     plain_want,
-    pooled_sizes,
+    pooled_ends,
 )
 from frustum.passes.lower.tree.kernels.windows import is_padded, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
@@ -48,9 +49,9 @@ STATISTICS = 2
 Makes = Callable[[Layer], Iterator[Kernel]]
 
 
-def kernels_of(layer: Layer, *, is_parted: bool = False) -> list[Kernel]:
-    """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept.
-    NotLowered where there is none."""
+def kernels_of(layer: Layer, *, is_parted: bool = False, running: Iterable[Axis] = ()) -> list[Kernel]:
+    """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept;
+    `running`: axes of numbers that an online reduction hands on.  NotLowered where there is none."""
     found = None
     if isinstance(layer.source, g.AttentionOp) and layer.source.scales is not None:
         raise NotLowered(f"{layer.name}: attention of integers")
@@ -58,6 +59,10 @@ def kernels_of(layer: Layer, *, is_parted: bool = False) -> list[Kernel]:
         kind = type(layer.source), layer.role
         found = (PARTED.get(kind) if is_parted else None) or KERNELS.get(kind)  # type: ignore[arg-type]
     kernels = [] if found is None else list(found(layer))
+    if running and not layer.macs:
+        kernels = [OnlineSoftmaxKernel(k.layer, k.wants, k.out, k.whole, kept=frozenset(running)) for k in kernels]
+    elif running:
+        kernels = [replace(k, kept=frozenset(running)) for k in kernels if isinstance(k, ProductKernel)]
     if not kernels:
         what = getattr(layer.source, "name", "no operation")
         raise NotLowered(f"{layer.name}: no kernel makes '{layer.role}' of {what}")
@@ -138,9 +143,9 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
     assert isinstance(layer.source, g.PoolOp)
     beyond = least_of(layer.source.x) if layer.source.kind == Pooling.MAX else zero_of(layer.source)
-    sizes = pooled_sizes(layer)
+    ends = pooled_ends(layer, windows)
     padded = is_padded(
-        layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: guard.stop - guard.start == sizes[k]
+        layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: ends[k].is_padding(guard)
     )
     yield PoolKernel(
         layer, (Want(0, "nram", tuple(dims)),), layer.result.axes, _summed(layer), windows=windows,

@@ -10,16 +10,21 @@ from typing import Any
 
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.isa.program import Act, Affine, Box, Scale, Scales
+from frustum.dialects.isa.program import ZERO, Act, Affine, Box, Scale, Scales
+from frustum.dialects.plan.carried import RUNNING
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.integers import has_integers, scales_of
 from frustum.passes.lower.tree.kernels.kernel import Scratch, Work, view_of
 from frustum.passes.lower.tree.kernels.products import limited_box, limited_by_all
-from frustum.passes.lower.tree.kernels.vectors import ElementKernel
+from frustum.passes.lower.tree.kernels.vectors import ElementKernel, SoftmaxKernel
 
 LARGEST = 3.0e38
 """Maxima are no less than its negative, so that what is -inf has the power 0."""
+SMALLEST = 1.0e-30
+"""Sums of powers are no less, so that shares of nothing are 0."""
+OF_ALL = 2
+"""The first running numbers, which are read again: maximum and sum."""
 Dims = list[tuple[Axis, ...]]
 
 
@@ -114,25 +119,57 @@ class StatisticsKernel(NormKernel):
 
 @dataclass(frozen=True)
 class MomentsKernel(StatisticsKernel):
-    """The sum of elements, and that of their squares."""
+    """Mean, and variance, or mean square.  Sums are of what is beyond a shift, the largest element of the first piece,
+    so that squares do not cancel; shift and shares of the sums so far wait beside the result.
+
+    Source: Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983.
+    """
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
-        """Squares."""
-        return self.scratches(0)
+        """What is beyond the shift; the shift, and shares of both sums so far; both sums of this pass."""
+        kept = tuple(axis for axis in self.layer.axes if axis in self.kept)
+        known = (Scratch(kept, "f32", plane=k, is_read=True, is_written=True) for k in range(len(RUNNING)))
+        return Scratch(self.layer.axes, "f32"), *known, *([Scratch(kept, "f32")] * 2)
+
+    @property
+    def is_of_squares(self) -> bool:
+        """The mean counts as 0, and so does the shift."""
+        op: Any = self.layer.source
+        return bool(op.rms)
 
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
-        x, squares = work.operands[0], work.scratch[0]
-        self.reduce(code, work, "sum", x, work.out.plane(0))
-        self.all(code, work).binary("mul", x, x, squares)
-        self.reduce(code, work, "sum", squares, work.out.plane(1))
+        x, (wide, shift, _, _, total, squares) = work.operands[0], work.scratch
+        own, kept = self.all(code, work), self.of_kept(code, work)
+        first = work.begun * -1 + 1 - (ZERO if work.level is None else Affine.index(work.level))
+        axes = self.over(own.dims, frozenset(self.layer.combine) - self.kept)
+        most = isa.Reduce(
+            kind="max", in_view=own.view(x), out_view=own.view(shift), axes=axes, box=limited_box(own.box, first),
+            scales=own.scales(x, shift),
+        )  # fmt: skip
+        code.emit(most, x.buffer, shift.buffer)
+        if self.is_of_squares:
+            kept.limited(first).unary("clip", shift, shift)
+        own.binary("sub", x, shift, wide)
+        self.reduce(code, work, "sum", wide, total)
+        own.binary("mul", wide, wide, wide)
+        self.reduce(code, work, "sum", wide, squares)
 
-    def join(self, code: Code, work: Work, before: Fetched, begun: Affine) -> None:
-        """Adds the sums of passes before, where `begun` is 1 or more."""
-        own = self.of_kept(code, work).limited(begun)
-        for k in range(self.planes):
-            own.binary("add", work.out.plane(k), before.plane(k), work.out.plane(k))
+    def settle(self, code: Code, work: Work) -> None:
+        """Adds the shares of passes before, and what they make of the shift."""
+        (_, shift, mean, square, total, squares), out = work.scratch, work.out.both()
+        share = math.prod(axis.extent for axis in self.kept) / math.prod(axis.extent for axis in self.layer.axes)
+        kept = self.of_kept(code, work)
+        for own, known in ((total, mean), (squares, square)):
+            kept.unary("affine", own, own, share)
+            kept.limited(work.begun).binary("add", own, known, own)
+            kept.unary("identity", own, known)
+        kept.binary("add", shift, total, out[0])
+        if not self.is_of_squares:
+            kept.binary("mul", total, total, total)
+            kept.binary("sub", squares, total, squares)
+        kept.unary("clip", squares, out[1], 0.0, LARGEST)
 
 
 @dataclass(frozen=True)
@@ -175,28 +212,67 @@ class PowersKernel(StatisticsKernel):
 
 
 @dataclass(frozen=True)
+class OnlineSoftmaxKernel(SoftmaxKernel, NormKernel):
+    """Shares of the keys so far.  Maximum, sum, and the factor of the shares of passes before wait with the context."""
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """Powers, the new maximum and sum; the running numbers."""
+        kept = tuple(axis for axis in self.layer.axes if axis in self.kept)
+        known = (Scratch(kept, "f32", plane=k, is_read=k < OF_ALL, is_written=True) for k in range(len(RUNNING)))
+        return *self.scratches(2), *known
+
+    @property
+    def is_online(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
+        self.mask(code, work)
+        x, (powers, top, sums, most, total, factor) = work.operands[0], work.scratch
+        own, kept = self.all(code, work), self.of_kept(code, work)
+        later, axes = kept.limited(work.begun), self.over(own.dims, self.whole)
+
+        def reduce(kind: str, of: Fetched, out: Fetched) -> None:
+            made = isa.Reduce(
+                kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box,
+                scales=own.scales(of, out),
+            )  # fmt: skip
+            code.emit(made, of.buffer, out.buffer)
+
+        reduce("max", x, top)
+        kept.unary("clip", top, top, -LARGEST, LARGEST)
+        later.binary("max", top, most, top)
+        own.binary("sub", x, top, powers)
+        own.unary("exp", powers, powers)
+        reduce("sum", powers, sums)
+        kept.unary("clip", sums, sums, SMALLEST, LARGEST)
+        later.binary("sub", most, top, factor)
+        later.unary("exp", factor, factor)
+        later.binary("mul", factor, total, factor)
+        later.binary("add", sums, factor, sums)
+        later.binary("div", factor, sums, factor)
+        kept.unary("identity", top, most)
+        kept.unary("identity", sums, total)
+        own.binary("div", powers, total, work.out)
+
+
+@dataclass(frozen=True)
 class NormalisedKernel(NormKernel):
     """Every element less the mean, divided by the deviation, with a scale and a shift."""
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
-        """Elements on the way; means, their squares, deviations."""
-        return self.scratches(3)
+        """Elements on the way, and deviations."""
+        return self.scratches(1)
 
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
         op: Any = self.layer.source
-        x, (wide, mean, square, factor) = work.operands[0], work.scratch
+        x, (wide, factor), (mean, variance) = work.operands[0], work.scratch, work.operands[1].both()
         kept, own = self.of_kept(code, work), self.all(code, work)
-        total, squares = work.operands[1].both()
-        share = math.prod(axis.extent for axis in self.kept) / math.prod(a.extent for a in self.layer.result.axes)
-        kept.unary("affine", squares, factor, share)
-        if not op.rms:
-            kept.unary("affine", total, mean, share)
-            kept.binary("mul", mean, mean, square)
-            kept.binary("sub", factor, square, factor)
-            kept.unary("clip", factor, factor, 0.0, LARGEST)
-        kept.unary("affine", factor, factor, 1.0, op.epsilon)
+        kept.unary("affine", variance, factor, 1.0, op.epsilon)
         kept.unary("sqrt", factor, factor)
         kept.unary("reciprocal", factor, factor)
         steps = [] if op.rms else [("sub", mean)]
@@ -226,4 +302,4 @@ class SharesKernel(NormKernel):
         own.binary("div", powers, total, work.out)
 
 
-__all__ = ["MomentsKernel", "NormalisedKernel", "PowersKernel", "SharesKernel"]
+__all__ = ["MomentsKernel", "NormalisedKernel", "OnlineSoftmaxKernel", "PowersKernel", "SharesKernel"]

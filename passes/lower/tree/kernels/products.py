@@ -15,12 +15,14 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.graph.axes.reader import zero_of
 from frustum.dialects.isa.program import ZERO, Act, Affine, Box, View
+from frustum.dialects.plan.carried import RUNNING
 from frustum.dialects.plan.layer_cycles import MatrixProduct, products_of
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.integers import product_numbers
 from frustum.passes.lower.tree.kernels.kernel import (
     Kernel,
+    Scratch,
     Want,
     Work,
     coordinate,
@@ -28,7 +30,7 @@ from frustum.passes.lower.tree.kernels.kernel import (
     stride_of,
     view_of,
 )
-from frustum.passes.lower.tree.kernels.vectors import axes_of
+from frustum.passes.lower.tree.kernels.vectors import alike, axes_of, clipped_apart
 from frustum.passes.lower.tree.kernels.windows import Window, is_padded, window_of, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
 
@@ -49,6 +51,30 @@ class ProductKernel(Kernel):
     """Along rows, and along columns."""
     scale: float = 1.0
     on_vector: bool = False
+    kept: frozenset[Axis] = frozenset()
+    """Of sums of what an online reduction weighs, the axes of the factor of those of passes before."""
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """That factor."""
+        axes = tuple(axis for axis in self.out if axis in self.kept)
+        return (Scratch(axes, "f32", plane=len(RUNNING) - 1, is_read=True),) if self.kept else ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Sums are rescaled once in a pass."""
+        return self.adds and not self.kept
+
+    def rescale(self, code: Code, work: Work) -> None:
+        """Adds that factor's product with what passes before have summed."""
+        assert work.acc is not None
+        dims = clipped_apart(code, work, alike(self.out, lambda axis: axis in self.kept))
+        box = Box.of(*(joined_span(code, axes, work) for axes in dims))
+        sums, factor = view_of(code, work, work.acc, dims), view_of(code, work, work.scratch[0], dims)
+        made = isa.Binary(
+            kind="mul", a_view=sums, b_view=factor, out_view=sums, box=limited_by_all(box, (work.begun, *work.when))
+        )
+        code.emit(made, work.acc.buffer, work.scratch[0].buffer, work.acc.buffer)
 
     @cached_property
     def zero(self) -> float:
@@ -82,7 +108,7 @@ class ProductKernel(Kernel):
         of_sums = stride_of(lines, own.sums, code, work)
         of_groups = stride_of(lines, own.groups, code, work) if own.groups else 0
         count = joined_span(code, own.groups, work).extent
-        if count > 1 and not self.on_vector and of_groups != of_sums * sums.extent:
+        if count > 1 and sums.extent > 1 and not self.on_vector and of_groups != of_sums * sums.extent:
             raise NotLowered(f"{self.layer.name}: groups that do not lie one behind the other")
         steps = [stride_of(lines, self.images, code, work), of_sums if sums.extent > 1 else of_groups]
         read, seen = [], []

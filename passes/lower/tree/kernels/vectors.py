@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from frustum.dialects import graph as g
@@ -58,6 +58,25 @@ def alike(axes: Sequence[Axis], signature: Any) -> list[tuple[Axis, ...]]:
     return found
 
 
+def clipped_apart(code: Code, work: Work, groups: Iterable[Sequence[Axis]]) -> list[tuple[Axis, ...]]:
+    """Groups as four dimensions; an axis that is clipped begins one."""
+    live = list[tuple[Axis, ...]]()
+    for group in groups:
+        first = True
+        for axis in group:
+            span = code.plain(work.span(axis))
+            is_clipped = not code.is_inside(span)
+            if is_clipped or (first and span.extent > 1):
+                live.append((axis,))
+                first = False
+            elif span.extent > 1:
+                live[-1] = (*live[-1], axis)
+    if len(live) > 4:
+        names = ", ".join(axis.name for own in live for axis in own)
+        raise NotLowered(f"pieces of {len(live)} dimensions along {names}")
+    return padded(live)
+
+
 @dataclass(frozen=True)
 class ElementKernel(Kernel):
     """Kernels whose operands are read at positions of the layer's own axes; axes that all operands read alike are one
@@ -80,22 +99,7 @@ class ElementKernel(Kernel):
 
     def dims(self, code: Code, work: Work) -> list[tuple[Axis, ...]]:
         """Groups as four dimensions; an axis that is clipped begins one."""
-        live = list[tuple[Axis, ...]]()
-        for group in self._groups:
-            first = True
-            for axis in group:
-                span = code.plain(work.span(axis))
-                is_clipped = not code.is_inside(span)
-                if first and (span.extent > 1 or is_clipped):
-                    live.append((axis,))
-                    first = False
-                elif is_clipped:
-                    live.append((axis,))
-                elif span.extent > 1:
-                    live[-1] = (*live[-1], axis)
-        if len(live) > 4:
-            raise NotLowered(f"{self.layer.name}: pieces of {len(live)} dimensions")
-        return padded(live)
+        return clipped_apart(code, work, self._groups)
 
     def over(self, dims: Sequence[Sequence[Axis]], axes: frozenset[Axis]) -> tuple[int, ...]:
         """The dimensions that axes are in; where all of them have one position, one that is free."""
@@ -150,25 +154,32 @@ class SoftmaxKernel(ElementKernel):
 
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
+        self.mask(code, work)
         dims, held = self.dims(code, work), work.operands[0]
         box, view = self.box(code, work, dims), view_of(code, work, held, dims)
         (axis, *_) = self.over(dims, self.whole)
-        if 1 in work.operands:
-            mask = work.operands[1]
-            added = isa.Binary(kind="add", a_view=view, b_view=view_of(code, work, mask, dims), out_view=view, box=box)
-            code.emit(added, held.buffer, mask.buffer, held.buffer)
-        self.hide(code, work, dims)
         out = view_of(code, work, work.out, dims)
         scales = scaled(self.layer.source, view, out)
         made = isa.Softmax(axis=axis, in_view=view, out_view=out, box=box, scales=scales)
         code.emit(made, held.buffer, work.out.buffer)
+
+    def mask(self, code: Code, work: Work) -> None:
+        """Adds a mask to the operand, and takes away what is hidden."""
+        dims, held = self.dims(code, work), work.operands[0]
+        if 1 in work.operands:
+            box, view, mask = self.box(code, work, dims), view_of(code, work, held, dims), work.operands[1]
+            added = isa.Binary(kind="add", a_view=view, b_view=view_of(code, work, mask, dims), out_view=view, box=box)
+            code.emit(added, held.buffer, mask.buffer, held.buffer)
+        self.hide(code, work, dims)
 
     def hide(self, code: Code, work: Work, dims: Sequence[tuple[Axis, ...]]) -> None:
         """Keys behind a row of queries are nothing."""
         ahead = getattr(self.layer.source, "causal_from", None)
         if ahead is None:
             return
-        (keys,), = [axes for axes in dims if set(axes) & self.whole]
+        keys, *more = self.whole
+        if more:
+            raise NotLowered(f"{self.layer.name}: keys that are {1 + len(more)} axes")
         (domain,) = self.layer.domain
         rows = [axis for axis, factor in domain.refined().terms if factor > 0]
         others = [axis for axes in dims for axis in axes if axis is not keys and axis not in rows]
@@ -178,7 +189,7 @@ class SoftmaxKernel(ElementKernel):
         spans = [joined_span(code, axes, work) for axes in turned]
         if len(rows) != 1:
             raise NotLowered(f"{self.layer.name}: rows of queries that are {len(rows)} axes")
-        spans[3] = work.span(rows[0])
+        spans[1], spans[3] = work.span(keys), work.span(rows[0])
         code.emit(isa.Hide(in_view=view, out_view=view, ahead=ahead, box=Box.of(*spans)), held.buffer, held.buffer)
 
 
@@ -256,16 +267,32 @@ class ReduceKernel(ElementKernel):
         code.emit(made, held.buffer, out.buffer)
 
 
-def _is_end_of(size: int, guard: Guard) -> bool:
-    """Whether a guard keeps the positions of a dimension of this size, and so what lies beyond is padding."""
-    return guard.stop - guard.start == size
+@dataclass(frozen=True)
+class PooledEnds:
+    """The ends of a pool's operand along a window's coordinate: the window begins `pad` positions before the first of
+    `size`."""
+
+    pad: int
+    size: int
+
+    def is_padding(self, guard: Guard) -> bool:
+        """Whether what lies beyond a guard is the window's own padding, and not that of a view that is read."""
+        own = guard.position.refined()
+        return own.is_linear and own.offset == -self.pad and (guard.start, guard.stop) == (0, self.size)
 
 
-def pooled_sizes(layer: Layer) -> list[int]:
-    """Positions of a pool's operand along each window's coordinate: what is beyond is the windows' own padding."""
+def pooled_ends(layer: Layer, windows: Sequence[Window]) -> list[PooledEnds]:
+    """Of each window."""
     op: Any = layer.source
     first = 0 if op.is_of_slices else 2
-    return [g.shape_of(op.x)[first + k] for k, extent in enumerate(op.kernel) if extent > 1]
+    return [PooledEnds(op.pads[k], g.shape_of(op.x)[first + k]) for k in pooled_dims(layer, windows)]
+
+
+def pooled_dims(layer: Layer, windows: Sequence[Window]) -> list[int]:
+    """Which of the numbers of a pool are of each window: taps are in their order."""
+    op: Any = layer.source
+    dims = dict(zip(layer.combine, (k for k, extent in enumerate(op.kernel) if extent > 1), strict=True))
+    return [dims[window.tap] for window in windows]
 
 
 @dataclass(frozen=True)
@@ -295,13 +322,11 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         held = work.operands[0]
         box = Box.of(*(joined_span(code, axes, work) for axes in self.four))
-        spans, strides, numbers, pads, sizes = [], [], [], self.pads(), pooled_sizes(self.layer)
+        spans, strides, numbers, pads, ends = [], [], [], self.pads(), pooled_ends(self.layer, self.windows)
         for number, axes in enumerate(self.four[2:]):
             if number < len(self.windows):
                 window = self.windows[number]
-                span, stride = window_of(
-                    self.layer, 0, window.coordinate, held.dims, partial(_is_end_of, sizes[number])
-                )
+                span, stride = window_of(self.layer, 0, window.coordinate, held.dims, ends[number].is_padding)
                 numbers.append((window.tap.extent, window.dilation, window.stride, *pads[number]))
             else:
                 span, stride = joined_span(code, axes, work), 0
@@ -326,8 +351,7 @@ class PoolKernel(Kernel):
         op: Any = self.layer.source
         rank, found = len(op.kernel), list[tuple[int, int]]()
         at = (0,) if op.is_of_slices else (2, 3)
-        dims = (k for k, extent in enumerate(op.kernel) if extent > 1)
-        for k, window in zip(dims, self.windows, strict=True):
+        for k, window in zip(pooled_dims(self.layer, self.windows), self.windows, strict=True):
             step, extent = op.dilations[k] // window.dilation, g.shape_of(op.x)[at[k]]
             low, high = op.pads[k], max(0, op.pads[k + rank])
             end = ceil_div(extent + low, step)

@@ -1,6 +1,7 @@
 """Norms and softmax of which no core holds all that a statistic is of, or whose statistics a plan keeps."""
 
 import lowered_plans
+import numpy as np
 import pytest
 from lowered_plans import case
 
@@ -64,5 +65,14 @@ def large_softmax(net):
 def test_no_core_holds_all_of_what_is_reduced(build, layer):
     """That takes 160,000 bytes, a core of `edge` has 65,536."""
     found = case(build, f"compute {layer}.sums, {layer}")
+    moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine())
+    assert moved == claimed
+
+
+@pytest.mark.parametrize("name", ["kept", "sums in parts", "both in parts"])
+def test_squares_of_a_large_mean_do_not_cancel(name):
+    """With mean 1000 and deviation 1 half of f32's digits are gone in a square."""
+    found = case(layer_norm, PLANS[name].format("normalise_1"))
+    found.inputs = {key: x + np.float32(1000) for key, x in found.inputs.items()}
     moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine())
     assert moved == claimed

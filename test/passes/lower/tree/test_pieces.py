@@ -1,6 +1,7 @@
 """Pieces of a layer's part: they fit the cores twice, can be written, and are chosen once for parts that are alike."""
 
 import lowered_plans
+import numpy as np
 import plan_nets
 import pytest
 from all_kernels import held_bytes
@@ -60,3 +61,36 @@ def test_axes_in_one_dimension_are_not_clipped_twice():
     for kernel in kernels_of(layer):
         best = PieceChoice(code, kernel, spans, elements_of(found.axes, found.views), {}, {}).best()
         assert best is None or not any({rows, columns} <= set(group) for group in kernel.groups())
+
+
+def one_product(part):
+    """For each kernel the choices for a part along what is summed, and for such a part that is a slice."""
+    found = plan_nets.case(lambda net: plan_nets.product(net, net.input(16, 512), 64))
+    (layer,) = found.axes.layers
+    (summed,) = layer.combine
+    code, elements = Code(lowered_plans.machine()), elements_of(found.axes, found.views)
+    for kernel in kernels_of(layer):
+        yield tuple(PieceChoice(code, kernel, {summed: part}, elements, {}, {}, axis) for axis in (None, summed))
+
+
+def test_sums_that_stay_cost_no_copies_and_others_two():
+    """A slice of 64 of 512 positions: where cores keep the sums none is moved, else they come and go."""
+    for alone, sliced in one_product(Span(Affine(0), 64, 512)):
+        channels, order = alone.layer.result.axes[1], next(iter(alone.orders()))
+        extents = {axis: np.array([extent]) for axis, extent in alone.extents.items()}
+        whole, halves = ({**extents, channels: np.array([extent])} for extent in (16, 8))
+        once, kept = (each.cycles(whole, channels, order, 0.0)[0] for each in (alone, sliced))
+        apart, begun = (each.cycles(halves, channels, order, 0.0)[0] for each in (alone, sliced))
+        assert kept < once and apart < begun
+
+
+def test_copies_take_as_long_as_their_runs():
+    """Two of 512 positions of a row are runs of 8 B, as long as 16 B for the port of SRAM; 64 are runs of 256 B."""
+    (choice, _), *_ = one_product(Span(Affine(0), 512, 512))
+    (want,) = (each for each in choice.kernel.wants if each.operand == 0)
+    summed = choice.summed[0]
+    for extent, wide in ((2, 16), (64, 256)):
+        extents = {axis: np.array([own]) for axis, own in choice.extents.items()} | {summed: np.array([extent])}
+        size = choice.bytes_of(want, extents)
+        assert choice.run_in(want, extents) == 4 * extent and size == 16 * 4 * extent
+        assert choice.crossing(size, choice.run_in(want, extents))[1] == 16 * wide / 64

@@ -6,7 +6,7 @@ What is not lowered yet says so (`NotLowered`); anything else that goes wrong is
 import lowered_plans
 import pytest
 import random_plans
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from frustum.dialects.plan.check import PlanError
@@ -16,6 +16,8 @@ from frustum.passes.lower.tree.spans import NotLowered
 
 KIB = (16, 64, 512)
 SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+FOUND = [Phase.explicit, Phase.reuse, Phase.generate]
+"""Phases of a search that shows what it finds: cases are small, and a smaller one takes minutes."""
 
 
 def is_plain(case):
@@ -48,7 +50,7 @@ def test_random_plans(case):
 
 @pytest.mark.slow
 @given(random_plans.planned(), st.sampled_from(KIB), st.sampled_from([None, 1, 2]))
-@settings(max_examples=300, **SLOW)
+@settings(max_examples=300, phases=FOUND, **SLOW)
 def test_many_random_plans(case, kib, cores):
     check(case, kib, cores)
 

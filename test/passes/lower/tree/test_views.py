@@ -208,3 +208,53 @@ def test_an_input_that_is_loaded_in_parts_is_passed_on_through_sram():
         return cat(net, x, net.unary("relu", x)), net.unary("tanh", x)
 
     assert moved(build) in (128 * FLOAT, 2 * 128 * FLOAT)
+
+
+# ------------------------------------------------------------ what pools read
+
+
+def pooled_of_a_pad(net):
+    """As many rows as before the pad: its zeros stand where no padding of a window is."""
+    x = net.layer(g.PadOp(net.input(1, 2, 4, 4), low=(0, 0, -1, 0), high=(0, 0, 1, 0), value=0.0))
+    return net.layer(g.PoolOp("max", x, kernel=(2, 1), strides=(1, 1)))
+
+
+def test_the_zeros_of_a_pad_are_no_padding_of_a_pool():
+    found = lowered_plans.case(pooled_of_a_pad, "compute pool_2")
+    moved_bytes, counted = lowered_plans.check_lowered(found, lowered_plans.machine())
+    assert moved_bytes == counted
+
+
+def test_a_window_of_which_there_is_one_place_comes_first():
+    """Rows have padding, columns none; the window along columns is no axis of the result."""
+
+    def build(net):
+        numbers = {"pads": (0, 0, 1, 1), "dilations": (2, 2), "ceil_pads": (1, 1)}
+        return net.layer(g.PoolOp("avg", net.input(3, 4, 11, 7), kernel=(2, 4), strides=(3, 3), **numbers))
+
+    found = lowered_plans.case(build, "compute pool_1")
+    moved_bytes, counted = lowered_plans.check_lowered(found, lowered_plans.machine())
+    assert moved_bytes == counted
+
+
+def test_of_an_input_that_is_read_by_a_copy_all_is_known():
+    """Channels are three groups to the first norm, two to the second, and no axis is both."""
+
+    def build(net):
+        x = net.input(2, 6, 5, 9)
+        return tuple(net.layer(g.NormaliseOp(x, axes=(1,), epsilon=1e-2, groups=groups)) for groups in (3, 2))
+
+    assert moved(build) == 0
+
+
+def test_what_is_made_of_a_pad_does_not_lie_where_it_is_padded():
+    """Its last row would lie where the next channel's first one is read."""
+
+    def build(net):
+        x = net.unary("tanh", net.input(1, 6, 5, 4))
+        x = net.layer(g.PadOp(x, low=(0, 0, -1, 0), high=(0, 0, 2, 0), value=0.0))
+        return net.unary("relu", net.unary("abs", x))
+
+    found = lowered_plans.case(build, "compute unary_1, unary_3, unary_4")
+    moved_bytes, counted = lowered_plans.check_lowered(found, lowered_plans.machine(cores=1))
+    assert moved_bytes == counted

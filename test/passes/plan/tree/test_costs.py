@@ -17,8 +17,9 @@ from frustum.dialects.plan.tree import Compute, nodes_in
 from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.nest import LoopNest
-from frustum.passes.plan.tree.search import PlanSearch
-from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.search import PlanSearch, searched
+from frustum.passes.plan.tree.trace import fitting_plan, plan_of
+from frustum.passes.plan.tree.units import LEVELS
 from frustum.passes.plan.tree.wishes import WishError, Wishes
 
 EDGE = targets.load("edge")
@@ -147,3 +148,32 @@ def test_wide_sums_by_hand():
     assert many.dram_bytes == net.compulsory_bytes + 6 * 4 * result
     assert many.sram_bytes - few.sram_bytes == 2 * result
     assert np.isclose(many.read_bytes - few.read_bytes, 3 * 2 * result)
+
+
+def test_the_least_time_is_of_bytes_or_of_the_engine_with_most_work():
+    """2,048 rows of 512 channels, 512 hidden ones: of 2,048 x 512 x 512 products each core makes a quarter, 16 x 16 in
+    two cycles, twice; 8 B could cross the port in each.  Of 6 rows the bytes are more."""
+    costs = NestCosts.of(Wishes("time", EDGE))
+    net = network(mlp, (2048, 512), (512, 512), (512, 512))
+    moved = net.compulsory_bytes
+    busy = 2 * 8 * (2048 // 4 // 16) * (512 // 16) * 512 * 2
+    assert busy > moved
+    assert costs.least(net.layers, {}, moved) == pytest.approx(moved + 0.75 * (busy - moved))
+    small = network(mlp, *SHAPES)
+    assert costs.least(small.layers, {}, small.compulsory_bytes) == small.compulsory_bytes
+
+
+def test_a_plan_for_less_of_the_memory_is_of_the_same_search():
+    net = network(mlp, (64, 64), (64, 256), (256, 64))
+    search = searched(net, 1 << 15, wishes=Wishes("time", EDGE), wanted=(LEVELS // 2, LEVELS))
+    used = [timed(net, plan_of(search, level), EDGE).sram_bytes for level in (LEVELS // 2, LEVELS)]
+    assert used[0] <= 1 << 14 and used[1] <= 1 << 15
+
+
+@pytest.mark.parametrize("resident", [False, True])
+def test_sums_that_wait_in_dram_are_counted_as_such(resident):
+    """Two passes over what is summed: the sums go out and come back, unless they are resident."""
+    net, body = network(mlp, *SHAPES), 'for matmul.c step 10 of 20 { compute matmul, unary, "matmul#2" }'
+    held = 'resident "matmul#2"' if resident else ""
+    plan = read_plan(f'plan @net for "edge" {{ {held} {body} }}').node
+    assert count(net, plan).waits_in_dram is not resident

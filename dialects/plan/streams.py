@@ -1,0 +1,170 @@
+# Tests: test/dialects/plan/test_streams.py
+"""What a layer takes whose operands come from DRAM, or whose result goes there, in slices of one axis.
+
+While cores work on a slice the next one comes.  The fewer positions a slice has, the less of the first one is waited
+for; but operands that lack the axis go to the cores with every slice, runs in DRAM are shorter, and sums over the axis
+go back and forth where the cores cannot keep them.
+Of all axes, and steps that fit the memory, the way with the fewest cycles counts, as in the lowering.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Box, Layer
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.extents import ceil_div
+from frustum.dialects.plan.layer_cycles import ClusterCycles, Cycles, MatrixProduct
+from frustum.dialects.plan.occupancy import SLICE, SLICE_COPIES, plain_links
+from frustum.dialects.target import Target
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A box of a tensor that crosses the DRAM port, and its bytes."""
+
+    tensor: Tensor
+    box: Box
+    size: int
+
+    def run(self, axis: Axis | None, step: Cycles) -> Cycles:
+        """Bytes that lie one behind the other in DRAM where a slice has so many positions along an axis."""
+        run: Cycles = 1
+        is_open: Cycles = True
+        for own in reversed(self.tensor.axes):
+            low, high = self.box.get(own, (0, own.extent))
+            extent = np.minimum(step, high - low) if own is axis else high - low
+            run = np.where(is_open, run * extent, run)
+            is_open = is_open & (extent >= own.extent)
+        return np.maximum(1, run * self.tensor.element_bits // 8)
+
+
+@dataclass(frozen=True)
+class StreamCycles:
+    """Cycles of a layer: until it is done where nothing is there before (`cycles`), and of those what an earlier slice
+    hides (`steady` without the first slice), of the DRAM port, and of the cores."""
+
+    steady: float
+    first: float
+    port: float
+
+
+@dataclass(frozen=True)
+class StreamedLayer:
+    """A part of a layer, as `ClusterCycles.of` takes it, with what it streams; `room`: bytes of SRAM for slices."""
+
+    target: Target
+    layer: Layer
+    products: tuple[MatrixProduct, ...]
+    extents: Mapping[Axis, int]
+    stored: Mapping[int, float]
+    streams: Sequence[Stream]
+    room: int
+    goes_on: bool
+    """Whether earlier passes have begun its sums, which lie in SRAM."""
+
+    def best(self) -> StreamCycles:
+        """The way that takes the fewest cycles; where none fits, that with the least slices."""
+        return min(self.ways(), key=lambda way: way.steady + way.first)
+
+    def ways(self) -> Iterator[StreamCycles]:
+        """All axes, and none, with all steps."""
+        if not self.streams:
+            yield StreamCycles(float(self.cores(None, np.ones(1))[0]), 0.0, 0.0)
+            return
+        links = [plain_links(self.layer, stream.tensor) for stream in self.streams]
+        least = None
+        for axis in (*self.layer.axes, None):
+            extent = 1 if axis is None else self.extents.get(axis, axis.extent)
+            if axis is not None and (axis.is_tap or extent == 1):
+                continue
+            steps = np.array(list(_steps(extent)))
+            own = [None if axis is None else each.get(axis) for each in links]
+            need = sum(
+                np.full(len(steps), float(stream.size)) if along is None
+                else stream.size * np.minimum(1.0, SLICE_COPIES * steps / extent)
+                for stream, along in zip(self.streams, own, strict=True)
+            )  # fmt: skip
+            fits = need <= self.room
+            if not fits.any():
+                if least is None or need[-1] < least[0]:
+                    least = need[-1], axis, steps[-1:], own
+                continue
+            yield self.of(axis, steps[fits], own, extent)
+        if least is not None and axis is None and not fits.any():
+            _, axis, steps, own = least
+            yield self.of(axis, steps, own, 1 if axis is None else self.extents.get(axis, axis.extent))
+
+    def of(self, axis: Axis | None, steps: np.ndarray, own: Sequence[Axis | None], extent: int) -> StreamCycles:
+        """The best of these steps."""
+        dram = self.target.chip.dram
+        counts = ceil_div(extent, steps)
+        total, first = np.zeros(len(steps)), np.zeros(len(steps))
+        for stream, along in zip(self.streams, own, strict=True):
+            run = stream.run(along, steps)
+            cycles = stream.size / run * np.maximum(run, dram.minimum_run_bytes) / dram.port_bytes_per_cycle
+            total = total + cycles
+            first = first + (cycles if along is None else cycles / counts)
+        cores = self.cores(axis, steps)
+        steady = np.maximum(total, cores)
+        k = int(np.argmin(steady + first))
+        return StreamCycles(float(steady[k]), float(first[k]), float(total[k]))
+
+    def cores(self, axis: Axis | None, steps: np.ndarray) -> np.ndarray:
+        """Cycles of the cores for all slices."""
+        extent = 1 if axis is None else self.extents.get(axis, axis.extent)
+        counts = ceil_div(extent, steps)
+        stored = {
+            k: size * (np.minimum(1.0, steps / extent) if self.moves(k, axis) else np.ones(len(steps)))
+            for k, size in self.stored.items()
+        }  # fmt: skip
+        extents = dict(self.extents) if axis is None else {**self.extents, axis: np.minimum(steps, extent)}
+        summed = axis is not None and axis in self.layer.combine and axis not in self.layer.result.axes
+        in_step: Cycles = 0.0
+        if -1 in stored and self.layer.macs:
+            stays = summed and self.stays(axis, extent)
+            times = 0 if stays else 1 + (self.goes_on or summed)
+            once = stored[-1] * (1 + self.goes_on) / counts if stays else 0
+            if times > 1:
+                in_step = 2 * self.in_step(stored[-1])
+            stored[-1] = stored[-1] * times + once
+        found = ClusterCycles(self.target.cluster).of(self.layer, self.products, extents, stored)
+        latency = self.target.cluster.sram.latency_cycles + self.target.core.nram.latency_cycles
+        return counts * (np.maximum(found.alone, in_step) + latency)
+
+    def in_step(self, size: Cycles) -> Cycles:
+        """Of sums that all cores bring or take at the same time, over a port that one of them has at a time."""
+        cluster = self.target.cluster
+        own = size / cluster.cores
+        return own / cluster.core.mvdma.bytes_per_cycle + (cluster.cores - 1) * own / cluster.sram.port_bytes_per_cycle
+
+    def moves(self, k: int, axis: Axis | None) -> bool:
+        """Whether a slice has a slice of this operand, or of the result."""
+        if axis is None:
+            return True
+        if k < 0:
+            return axis in self.layer.result.axes
+        pieces = self.layer.operands[k].pieces
+        return any(axis in dict(p.refined().terms) for each in pieces for _, p in each.by_leaf if p is not None)
+
+    def stays(self, axis: Axis | None, extent: int) -> bool:
+        """Whether cores have room for the result with a few positions of what is summed, twice."""
+        moving = sum(self.stored[k] * min(1.0, SLICE / extent) for k in self.stored if k >= 0 and self.moves(k, axis))
+        cluster = self.target.cluster
+        return (self.stored[-1] + SLICE_COPIES * moving) / cluster.cores <= cluster.core.nram.capacity_bytes
+
+
+def _steps(extent: int) -> Iterator[int]:
+    """From all positions down to those of a slice, by halves."""
+    step = extent
+    while step > SLICE:
+        yield step
+        step = max(SLICE, math.ceil(step / 2))
+    yield min(extent, SLICE)
+    if extent < SLICE:
+        yield 1
