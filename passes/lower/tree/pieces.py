@@ -120,7 +120,7 @@ class PieceCosts:
         width = size_of(self.elements[self.layer.result]) * self.kernel.planes
         first = self.elements[self.layer.operands[0].pieces[0].tensor]
         sums = ELEMENT_BYTES[ACCUMULATORS.get(first, "f32")] * result * self.is_cut(self.summed, extents)
-        if self.layer.macs and self.layer.result.sums and any(not self.spans[a].start.is_constant for a in self.summed):
+        if self.goes_on and self.layer.result.sums:
             sums = 2 * ELEMENT_BYTES[self.layer.result.sums] * result  # that wait
         if not self.layer.macs and any(not self.spans[axis].start.is_constant for axis in self.summed):
             sums = sums + 2 * (result * width + 16)  # what passes before have made
