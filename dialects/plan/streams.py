@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Box, Layer
@@ -78,32 +80,35 @@ class StreamedLayer:
             yield StreamCycles(float(self.cores(None, np.ones(1))[0]), 0.0, 0.0)
             return
         links = [plain_links(self.layer, stream.tensor) for stream in self.streams]
-        least = None
+        least: tuple[float, Axis | None, NDArray[Any], list[Axis | None]] | None = None
+        do_fit = False
         for axis in (*self.layer.axes, None):
-            extent = 1 if axis is None else self.extents.get(axis, axis.extent)
+            extent = self.positions(axis)
             if axis is not None and (axis.is_tap or extent == 1):
                 continue
             steps = np.array(list(_steps(extent)))
             own = [None if axis is None else each.get(axis) for each in links]
-            need = sum(
-                np.full(len(steps), float(stream.size)) if along is None
-                else stream.size * np.minimum(1.0, SLICE_COPIES * steps / extent)
-                for stream, along in zip(self.streams, own, strict=True)
-            )  # fmt: skip
-            fits = need <= self.room
-            if not fits.any():
-                if least is None or need[-1] < least[0]:
-                    least = need[-1], axis, steps[-1:], own
-                continue
-            yield self.of(axis, steps[fits], own, extent)
-        if least is not None and axis is None and not fits.any():
-            _, axis, steps, own = least
-            yield self.of(axis, steps, own, 1 if axis is None else self.extents.get(axis, axis.extent))
+            need = np.zeros(len(steps))
+            for stream, along in zip(self.streams, own, strict=True):
+                share = 1.0 if along is None else np.minimum(1.0, SLICE_COPIES * steps / extent)
+                need = need + stream.size * share
+            fitting = steps[need <= self.room]
+            if len(fitting):
+                do_fit = True
+                yield self.of(axis, fitting, own)
+            elif least is None or need[-1] < least[0]:
+                least = float(need[-1]), axis, steps[-1:], own
+        if not do_fit and least is not None:
+            yield self.of(*least[1:])
 
-    def of(self, axis: Axis | None, steps: np.ndarray, own: Sequence[Axis | None], extent: int) -> StreamCycles:
-        """The best of these steps."""
+    def positions(self, axis: Axis | None) -> int:
+        """Of an axis in the part."""
+        return 1 if axis is None else self.extents.get(axis, axis.extent)
+
+    def of(self, axis: Axis | None, steps: NDArray[Any], own: Sequence[Axis | None]) -> StreamCycles:
+        """The best of these steps; `own`: the axis of each tensor that it moves."""
         dram = self.target.chip.dram
-        counts = ceil_div(extent, steps)
+        counts = ceil_div(self.positions(axis), steps)
         total, first = np.zeros(len(steps)), np.zeros(len(steps))
         for stream, along in zip(self.streams, own, strict=True):
             run = stream.run(along, steps)
@@ -115,9 +120,9 @@ class StreamedLayer:
         k = int(np.argmin(steady + first))
         return StreamCycles(float(steady[k]), float(first[k]), float(total[k]))
 
-    def cores(self, axis: Axis | None, steps: np.ndarray) -> np.ndarray:
+    def cores(self, axis: Axis | None, steps: NDArray[Any]) -> NDArray[Any]:
         """Cycles of the cores for all slices."""
-        extent = 1 if axis is None else self.extents.get(axis, axis.extent)
+        extent = self.positions(axis)
         counts = ceil_div(extent, steps)
         stored = {
             k: size * (np.minimum(1.0, steps / extent) if self.moves(k, axis) else np.ones(len(steps)))
@@ -135,7 +140,7 @@ class StreamedLayer:
             stored[-1] = stored[-1] * times + once
         found = ClusterCycles(self.target.cluster).of(self.layer, self.products, extents, stored)
         latency = self.target.cluster.sram.latency_cycles + self.target.core.nram.latency_cycles
-        return counts * (np.maximum(found.alone, in_step) + latency)
+        return np.asarray(counts * (np.maximum(found.alone, in_step) + latency))
 
     def in_step(self, size: Cycles) -> Cycles:
         """Of sums that all cores bring or take at the same time, over a port that one of them has at a time."""

@@ -226,7 +226,7 @@ class PartWriter:
     def arrive(self, want: Want) -> None:
         operand = self.layer.operands[want.operand]
         element = self.element_of(want.operand)
-        dims, size = self.dims_of(want.dims, element)
+        dims, size = dims_of(want.dims, element, self.now)
         buffer = self.code.allocate(want.memory, size * want.planes, 2 if self.code.depth else 1)
         into = Fetched(buffer, element, dims, self.part.gates, plane_bytes=size)
         self.held[want.operand] = into
@@ -237,17 +237,6 @@ class PartWriter:
 
     def element_of(self, operand: int) -> Element:
         return self.part.elements[self.layer.operands[operand].pieces[0].tensor]
-
-    def dims_of(self, coordinates: Sequence[Position], element: Element) -> tuple[tuple[FetchDim, ...], int]:
-        """Dimensions of a buffer without gaps, and its bytes."""
-        found, size = list[FetchDim](), size_of(element)
-        for each in reversed(coordinates):
-            span = through(each, FAR, self.now)
-            if span.extent == FAR:
-                raise NotLowered(f"{self.layer.name}: rounded positions that loops move by parts of one")
-            found.append(FetchDim(each, span, size))
-            size *= span.extent
-        return tuple(reversed(found)), size
 
     def engine(self, want: Want) -> CopyEngine:
         """One broadcast where all cores want the same."""
@@ -276,12 +265,12 @@ class PartWriter:
             self.reduce_on(is_summed)
 
     def buffer(self, element: Element, copies: int) -> Fetched:
-        dims, size = self.dims_of([coordinate(axis) for axis in self.kernel.out], element)
+        dims, size = dims_of([coordinate(axis) for axis in self.kernel.out], element, self.now)
         buffer = self.code.allocate("nram", size * self.kernel.planes, copies)
         return Fetched(buffer, element, dims, plane_bytes=size)
 
     def free(self, scratch: Scratch, copies: int) -> Fetched:
-        dims, size = self.dims_of([coordinate(axis) for axis in scratch.axes], scratch.element)
+        dims, size = dims_of([coordinate(axis) for axis in scratch.axes], scratch.element, self.now)
         buffer = self.code.allocate("nram", size, 1 if scratch.plane is None else copies)
         return Fetched(buffer, scratch.element, dims)
 
@@ -407,6 +396,21 @@ class PartWriter:
             self.scratch, self.part.reached(self.code) if self.part.running or not self.layer.macs else (),
             ZERO if self.part.running is None else self.part.begun(self.code),
         )  # fmt: skip
+
+
+def dims_of(
+    coordinates: Sequence[Position], element: Element, spans: Mapping[Axis, Span]
+) -> tuple[tuple[FetchDim, ...], int]:  # fmt: skip
+    """Dimensions of a buffer without gaps for a piece, and its bytes."""
+    found, size = list[FetchDim](), size_of(element)
+    for each in reversed(coordinates):
+        span = through(each, FAR, spans)
+        if span.extent == FAR:
+            names = ", ".join(axis.name for axis, _ in each.terms)
+            raise NotLowered(f"positions along {names} that are rounded, and that loops move by parts of one")
+        found.append(FetchDim(each, span, size))
+        size *= span.extent
+    return tuple(reversed(found)), size
 
 
 def memory_of(want: Want) -> Memory:

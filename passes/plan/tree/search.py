@@ -179,9 +179,9 @@ class PlanSearch:
         return found
 
     @property
-    def judged(self) -> Sequence[int]:
+    def judged(self) -> list[int]:
         """The shares of the memory whose plans have to be good: of time and energy the largest one that is wanted."""
-        return self.wanted if self.costs is None else [max(self.wanted)]
+        return list(self.wanted) if self.costs is None else [max(self.wanted)]
 
     @cached_property
     def enough(self) -> float:

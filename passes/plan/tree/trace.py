@@ -64,13 +64,14 @@ def fitting_plan(
     wishes have a target; DoesNotFit where none fits.  `capacity`: of each cluster.
 
     Of time and energy prices are rougher than `cycles.timed`, which judges between the plans that were found, also one
-    that leaves memory for second copies and wider slices, and that with the fewest bytes; one whose sums do not wait in DRAM comes before one whose do.
+    that leaves memory for second copies and wider slices, and that with the fewest bytes; one whose sums do not wait in
+    DRAM comes before one whose do.
     """
     if wishes.optimise == "bytes":
         return _fitting_plan(network, capacity, clusters, wishes)
     assert wishes.target is not None, "time and energy are those of a target"
     judged = [_fitting_plan(network, capacity, clusters, replace(wishes, optimise="bytes"))]
-    judged += _fitting_plans(network, capacity, clusters, wishes, (LEVELS - LEVELS // TRIES,))
+    judged += _fitting_plans(network, capacity, clusters, wishes, (LEVELS // 2, LEVELS - LEVELS // TRIES))
     what = "cycles" if wishes.optimise == "time" else "energy_pj"
     return min(judged, key=lambda found: (found[1].waits_in_dram, getattr(found[1], what), found[1].dram_bytes))
 

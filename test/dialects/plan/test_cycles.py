@@ -151,7 +151,8 @@ def test_residents_come_first_and_passes_overlap(perceptron):
 def test_what_a_pass_loads_comes_ahead_only_where_there_is_room(perceptron):
     """Hidden channels in two passes, whose weights are resident: 640 B; the same in a memory that takes no second copy
     of them, where each pass loads its own first."""
-    plan = tree('{ resident "matmul#2" for matmul.c step 10 of 20 { resident x0, x1, x2 compute matmul, unary, "matmul#2" } }')
+    body = 'for matmul.c step 10 of 20 { resident x0, x1, x2 compute matmul, unary, "matmul#2" }'
+    plan = tree(f'{{ resident "matmul#2" {body} }}')
     sram = EDGE.cluster.sram
     small = count(perceptron, plan).sram_bytes + 100
     tight = replace(EDGE, chip=replace(

@@ -51,7 +51,7 @@ def test_short_runs_take_as_long_as_the_least(product):
     layer, (_, weights) = streamed(product, operands(product)[1:], 1), operands(product)
     stream, (sums, channels) = layer.streams[0], weights.axes
     assert stream.run(channels, 16) == 32 and stream.run(sums, 16) == 2 * 16 * 512
-    assert layer.of(product.result.axes[1], _array(16), [channels], 512).port == 2 * BOX / 8
+    assert layer.of(product.result.axes[1], _array(16), [channels]).port == 2 * BOX / 8
 
 
 def test_sums_go_back_and_forth_where_cores_cannot_keep_them(product):
@@ -59,8 +59,8 @@ def test_sums_go_back_and_forth_where_cores_cannot_keep_them(product):
     sums = next(axis for axis in product.combine)
     many = streamed(product, operands(product), 1 << 20)
     few = StreamedLayer(
-        EDGE, product, many.products, {product.result.axes[0]: 32}, {**many.stored, -1: BOX / 16}, many.streams, 1 << 20,
-        goes_on=False,
+        EDGE, product, many.products, {product.result.axes[0]: 32}, {**many.stored, -1: BOX / 16}, many.streams,
+        1 << 20, goes_on=False,
     )  # fmt: skip
     assert not many.stays(sums, 512) and few.stays(sums, 512)
     at_once = 2 * BOX / 4 * (1 / 16 + 3 / 64)
