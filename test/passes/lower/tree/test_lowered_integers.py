@@ -31,9 +31,9 @@ def case(build, text="", dtype=np.int8):
     return found
 
 
-def check(found, kib=512, cores=4):
+def check(found, kib=512, cores=4, **machine):
     """The bytes moved, and those that the plan is counted to move."""
-    target = lowered_plans.machine(sram_bytes=kib * 1024, cores=cores)
+    target = lowered_plans.machine(sram_bytes=kib * 1024, cores=cores, **machine)
     if found.plan is None:
         found.plan, _ = fitting_plan(found.axes, target.cluster.sram.capacity_bytes)
     machine = Machine(lowered_plans.executable_of(found.module, found.plan, target))
@@ -193,6 +193,20 @@ def test_sums_of_16_bit_integers_wait_in_64():
     assert moved == claimed
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+@pytest.mark.parametrize("around", ["", "for x0.1 step 256"])
+def test_sums_stay_in_the_cores_over_slices(around, dtype):
+    """Over slices of a streamed layer alone, and in passes of a loop around these, where they wait in between."""
+
+    def build(net):
+        return net.matrix(net.matrix(net.integer_input(4, 1024), 8, clip=True), 6)
+
+    wide = {np.int8: "i32", np.int16: "i64"}[dtype]
+    text = f"{{ compute matmul_1 sum matmul_1 as {wide} }}"
+    moved, claimed = check(case(build, f"resident matmul_1 {{ {around} {text} }} compute matmul_2", dtype), 12)
+    assert moved == claimed
+
+
 @pytest.mark.parametrize("kib", [12, 24, 512])
 def test_searched_plans_say_what_sums_wait_as(kib):
     found = case(deep)
@@ -229,6 +243,48 @@ def test_statistics_of_a_softmax_are_kept():
 def test_sums_that_nothing_holds_are_refused_by_name():
     with pytest.raises(NotLowered, match="matmul_2: sums of integers that wait as i8"):
         check(case(perceptron, SUMS["over a loop"].replace(" sum matmul_2 as i32", "")))
+
+
+# ------------------------------------------------------------ clusters
+
+
+def rows(net):
+    return net.product(net.product(net.integer_input(1, 4, 16, 6), 4), 4)
+
+
+def largest(net):
+    return net.layer(g.ReduceOp("max", net.integer_input(1, 5, 16, 10), (2, 3), scales=net.scales(2)))
+
+
+PASSES = "for conv_1.y step 4 of 16 over clusters { for x0.1 step 2 { compute conv_1 sum conv_1 as i32 } }"
+CLUSTERS = {
+    "recomputed": (rows, "for conv_2.y step 4 of 16 over clusters recomputed { compute conv_1, conv_2 }"),
+    "exchanged": (rows, "for conv_2.y step 4 of 16 over clusters exchanged { compute conv_1, conv_2 }"),
+    "shares in which sums have waited": (
+        rows, f"resident conv_1 until conv_2 sharded conv_1.y {PASSES}"
+        " for conv_2.y step 4 of 16 over clusters recomputed { compute conv_2 }"
+    ),
+    "gathered, where sums have waited": (
+        rows, f"resident conv_1 until conv_2 {PASSES} for conv_2.c step 1 of 4 over clusters {{ compute conv_2 }}"
+    ),
+    "sums that wait in each": (
+        perceptron, "for x0.0 step 3 over clusters { resident matmul_2 { for matmul_1.c step 16"
+        " { compute matmul_1, matmul_2 sum matmul_2 as i32 } compute matmul_3 } }"
+    ),
+    "the largest of all": (largest, "resident reduce_1 for x0.2 step 4 of 16 over clusters { compute reduce_1 }"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_clusters_have_the_bits_of_the_network(name):
+    moved, claimed = check(case(*CLUSTERS[name]), name="default", clusters=4)
+    assert moved == claimed
+
+
+def test_sums_of_integers_over_clusters_are_refused_by_name():
+    text = "compute matmul_1 for matmul_1.c step 10 over clusters { compute matmul_2 } compute matmul_3"
+    with pytest.raises(NotLowered, match="matmul_2: sums over passes of a loop"):
+        check(case(perceptron, text), name="default", clusters=4)
 
 
 # ------------------------------------------------------------ models of the file
