@@ -19,7 +19,9 @@ from frustum.passes.graph.composites.find_attention import FindAttention
 from frustum.passes.graph.composites.find_normalise import FindNormalise
 from frustum.passes.graph.composites.part_products import PartProducts
 from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
+from frustum.passes.graph.quantise import QuantiseNetwork
 from frustum.passes.graph.split_reductions import SplitReductions
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.place_host import Placement
@@ -43,7 +45,8 @@ def networks_to_plan(module: ModuleOp, target: Target, dtype: str | None = None)
     """The networks of an imported module, which is changed; `dtype`: the element type on the device (None: its own)."""
     context = Context()
     module.attributes[TARGET] = to_attribute(target)
-    steps: list[ModulePass] = [FindAttention(), FindNormalise(), SplitReductions(), Canonicalize()]
+    steps: list[ModulePass] = [FindAttention(), FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize()]
+    steps.append(FoldQuantisation())
     if dtype is not None:
         steps.append(ConvertType(to=cast(Literal["f32", "f16", "bf16"], dtype)))
     for step in (*steps, FuseResidual(), PartProducts(of_any_size=True)):

@@ -248,8 +248,8 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     return {
         "typed": (
-            FindAttention(), FindNormalise(), SplitReductions(), Canonicalize(), *types, FuseResidual(),
-            PartProducts(of_any_size=True),
+            FindAttention(), FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
+            *types, FuseResidual(), PartProducts(of_any_size=True),
         ),
         "fused": (
             SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram) if choices.plan is None

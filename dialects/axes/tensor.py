@@ -20,13 +20,15 @@ class Kind(StrEnum):
 
 @dataclass(eq=False)
 class Tensor:
-    """A product of axes. `element_bits` counts the stored form."""
+    """A product of axes. `element_bits` counts the stored form; `sums` is the type in which sums have to wait that are
+    not whole yet, where that of elements does not hold them."""
 
     name: str
     dims: tuple[Dim, ...]
     element_bits: int
     kind: Kind
     is_output: bool = False
+    sums: str = ""
     _settled: Dim | None = field(default=None, init=False, repr=False)
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ from frustum.dialects.plan.tree import (
 
 MEMORIES = ("sram", "nram", "wram")
 ENGINES = ("matrix", "vector", "scalar", "host")
-ELEMENTS = {"f16": 16, "bf16": 16, "f32": 32, "i32": 32}
+ELEMENTS = {"f16": 16, "bf16": 16, "f32": 32, "i32": 32, "i64": 64}
 """Types in which partial sums may wait, and their bits."""
 ORDERS = {"backward": 0, "mirrored": 0, "checkerboard": 0, "interleaved": 1, "zorder": 2}
 """Orders of passes, each with how many extents it takes: `interleaved 4`, `zorder 2x2`."""

@@ -60,13 +60,11 @@ class Points:
     def range_of(self, axis: Axis) -> tuple[int, int]:
         return self.ranges.get(axis, (0, axis.extent))
 
-    def block(
-        self, k: int, channel: int = 0, turn: Callable[[Array], Array] = lambda elements: elements
-    ) -> Array:
-        """Operand k, with its elements turned into others before paddings are put between them."""
-        pieces, fetch = self.layer.operands[k].pieces, self.fetch(channel)
+    def block(self, k: int, channel: int = 0) -> Array:
+        """Operand k, with its paddings."""
+        pieces = self.layer.operands[k].pieces
         axes = axes_of(pieces, self.layer.axes)
-        found = gathered(pieces, axes, lambda tensor, flat: turn(fetch(tensor, flat)), self.ranges)
+        found = gathered(pieces, axes, self.fetch(channel), self.ranges)
         return found.reshape([b - a if x in axes else 1 for x in self.layer.axes for a, b in [self.range_of(x)]])
 
     def real(self, k: int, of: int | None = None) -> Array:
@@ -74,12 +72,8 @@ class Points:
         of = k if of is None else of
         scales = getattr(self.op, "scales", None)
         kind = numpy_type(g.tensor_of(self.op.operands[of]).element_type)
-
-        def turned(elements: Array) -> Array:
-            elements = narrow(elements, kind)
-            return elements if scales is None else kernels.integer.dequantize(elements, *scales[of].data)
-
-        return self.block(k, turn=turned)
+        elements = narrow(self.block(k), kind)
+        return elements if scales is None else kernels.integer.dequantize(elements, *scales[of].data)
 
     def whole(self, k: int) -> Array:
         """Operand k of a layer that needs all of it, in its dimensions and type."""
@@ -182,7 +176,7 @@ def _product(points: Points) -> Array:
     """Of the first part with bias and residual, from which its sums begin; integers get theirs at the end."""
     op, extra = points.op, _optional(points.op)
     if op.zeros is not None:
-        x, w = points.block(0, turn=lambda q: q - op.zeros[0]), points.block(1)
+        x, w = points.block(0) - op.zeros[0], points.block(1)
         return points.product(x, w - points.block(extra["w_zero"]) if "w_zero" in extra else w)[None]
     total = points.product(points.block(0), points.block(1))
     if all(points.range_of(axis)[0] == 0 for axis in points.layer.combine):

@@ -6,7 +6,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine, Guard, View
 from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of, leaves, regroup
 from frustum.dialects.axes.network import Combine
-from frustum.dialects.graph.axes.reader import Reader, passes_of, reads, window
+from frustum.dialects.graph.axes.reader import Reader, passes_of, reads, window, zero_of
 
 
 @reads(g.ConvOp)
@@ -24,7 +24,7 @@ def conv(reader: Reader, op: g.ConvOp) -> View | None:
         is_same = (kernel[k], op.strides[k], op.pads[k], op.pads[k + 2]) == (1, 1, 0, 0)
         dims.append(own if is_same else dim("yx"[k], out[2 + k]))
         position, guard, tap = window(
-            ["kh", "kw"][k], own, dims[-1], kernel[k], op.strides[k], op.pads[k], op.dilations[k]
+            ["kh", "kw"][k], own, dims[-1], kernel[k], op.strides[k], op.pads[k], op.dilations[k], zero_of(op)
         )
         positions.append(position)
         guards += guard
@@ -60,7 +60,8 @@ def product(
     made: Dim,
     summed: list[Axis],
 ) -> View | None:
-    """What both have on the way out: a vector of one number per output channel each, a residual, an activation."""
+    """What both have on the way out: a vector of one number per output channel each, a residual, an activation.  Sums
+    of integers do not begin with the residual, and so cannot wait where it is."""
     vectors = [v for value in (op.bias, op.w_zero, op.multiplier) for v in reader.optional(value, [made])]
     residual = reader.optional(op.residual, dims)
     return reader.add(
@@ -71,7 +72,7 @@ def product(
         reduced=dict.fromkeys(summed, Combine.SUM),
         macs=1,
         passes=0,
-        storage_of=len(factors) + len(vectors) if residual else None,
+        storage_of=len(factors) + len(vectors) if residual and op.zeros is None else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,11 +17,13 @@ from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of, leaves
 from frustum.dialects.axes.network import AxisNetwork, Combine, Layer, Operand
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.errors import Error
-from frustum.dialects.functions import ELEMENTWISE
+from frustum.dialects.functions import ELEMENTWISE, Reduction
 
 TRANSCENDENTAL_PASSES = 4
 """Of the vector unit, for one of exponential, logarithm, root, division, sigmoid, tanh and erf.
 Source: docs/techniques/machine.md."""
+SUM_BITS = 32
+"""Of sums of 8-bit integers; of wider ones they have four times as many as these (`dialects/isa/values.py`)."""
 STATISTICS_BITS = 64
 """Two f32 numbers: sums of x and of its square, or maximum and sum of powers."""
 
@@ -179,8 +182,12 @@ class Reader:
         read = tuple(Operand(view.pieces) for view in operands if view is not None)
         result = found.pieces[0].tensor
         layer = Layer(name, role, result, read, dict(reduced or {}), macs, passes, storage_of, domain, source=op)
-        if storage_of is not None and not all(layer.may_overwrite(p.tensor) for p in read[storage_of].pieces):
+        if storage_of is not None and not all(
+            layer.may_overwrite(p.tensor) and p.tensor.element_bits >= layer.result.element_bits
+            for p in read[storage_of].pieces
+        ):
             layer.storage_of = None
+        result.sums = sums_of(op)
         self.layers.append(layer)
         return found
 
@@ -240,7 +247,7 @@ def _identity(tensor: Tensor) -> Piece:
 
 
 def window(
-    name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, dilation: int = 1
+    name: str, own: Dim, made: Dim, kernel: int, stride: int, pad: int, dilation: int = 1, fill: float = 0.0
 ) -> tuple[Affine, tuple[Guard, ...], tuple[Axis, ...]]:
     """Where a window reads along one dimension: position, guard of what lies beyond, and the axis of its taps."""
     tap = Axis(name, kernel, is_tap=True) if kernel > 1 else None
@@ -248,7 +255,7 @@ def window(
     low, high = position.hull({})
     extent = extent_of(own)
     is_inside = low >= 0 and high <= extent
-    return position, () if is_inside else (Guard(position, 0, extent),), (tap,) if tap else ()
+    return position, () if is_inside else (Guard(position, 0, extent, fill),), (tap,) if tap else ()
 
 
 def bits_of(value: SSAValue) -> int:
@@ -256,6 +263,27 @@ def bits_of(value: SSAValue) -> int:
     width = getattr(element, "bitwidth", None)
     assert isinstance(width, int), element
     return width
+
+
+def zero_of(op: Any) -> float:
+    """The element that stands for 0 in an operation's first operand."""
+    zeros, scales = getattr(op, "zeros", None), getattr(op, "scales", None)
+    return float(zeros[0] if zeros else scales[0].zero if scales else 0)
+
+
+def sums_of(op: Any) -> str:
+    """The type in which sums of integers wait that what they are in the end does not hold."""
+    if not op.operands or not g.is_integer(op.operands[0]) or bits_of(op.results[0]) >= SUM_BITS:
+        return ""
+    if isinstance(op, g.ConvOp | g.MatmulOp):
+        return f"i{max(SUM_BITS, 4 * bits_of(op.operands[0]))}"
+    is_sum = isinstance(op, g.ReduceOp) and op.kind not in (Reduction.MAX, Reduction.MIN)
+    return "f32" if is_sum else ""
+
+
+def least_of(value: SSAValue) -> float:
+    """The least element that a tensor may have."""
+    return float(g.bounds(g.tensor_of(value).element_type)[0]) if g.is_integer(value) else -math.inf
 
 
 def passes_of(*words: str | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 from xdsl.ir import Operation, SSAValue
@@ -13,7 +12,17 @@ from frustum.dialects.axes.access import Affine, Guard, View
 from frustum.dialects.axes.axis import Axis, Dim, dim, extent_of, leaves, regroup
 from frustum.dialects.axes.network import Combine
 from frustum.dialects.functions import Interpolation, Pooling, Reduction, Rounding
-from frustum.dialects.graph.axes.reader import STATISTICS_BITS, Reader, act_of, gone, passes_of, reads, window
+from frustum.dialects.graph.axes.reader import (
+    STATISTICS_BITS,
+    Reader,
+    act_of,
+    gone,
+    least_of,
+    passes_of,
+    reads,
+    window,
+    zero_of,
+)
 
 
 @reads(g.PoolOp)
@@ -23,13 +32,13 @@ def pool(reader: Reader, op: g.PoolOp) -> View | None:
     cut = {0: "z"} if op.is_of_slices else {2: "y", 3: "x"}
     dims, guards, taps = list(x.dims), list[Guard](), list[Axis]()
     positions = [Affine.along(own) for own in x.dims]
-    fill = -math.inf if op.kind == Pooling.MAX else 0.0
+    fill = least_of(op.x) if op.kind == Pooling.MAX else zero_of(op)
     for k, (at, name) in enumerate(cut.items()):
         own, dims[at] = x.dims[at], dim(name, out[at])
         positions[at], guard, tap = window(
-            f"k{name}", own, dims[at], op.kernel[k], op.strides[k], op.pads[k], op.dilations[k]
+            f"k{name}", own, dims[at], op.kernel[k], op.strides[k], op.pads[k], op.dilations[k], fill
         )
-        guards += [replace(each, fill=fill) for each in guard]
+        guards += guard
         taps += tap
     combine = Combine.MAX if op.kind == Pooling.MAX else Combine.SUM
     read = x.at(positions, tuple(guards))
@@ -40,7 +49,7 @@ def pool(reader: Reader, op: g.PoolOp) -> View | None:
 def lrn(reader: Reader, op: g.LrnOp) -> View | None:
     """Sums of squares of neighbouring channels, and what they make of every element."""
     x = reader.view(op.x)
-    position, guards, taps = window("tap", x.dims[1], x.dims[1], op.size, 1, (op.size - 1) // 2)
+    position, guards, taps = window("tap", x.dims[1], x.dims[1], op.size, 1, (op.size - 1) // 2, fill=zero_of(op))
     positions = [Affine.along(own) for own in x.dims]
     around = x.at([positions[0], position, *positions[2:]], guards)
     squares = reader.add(

@@ -129,8 +129,12 @@ class Computes(SramBuffers):
 
         return SliceChoice(
             self.code.target, layer, kernels, spans, tensors, self.dram.form, own_boxes, room, self.code.depth,
-            computing, self.steps(layer),
+            computing, self.steps(layer), self.may_wait(layer),
         ).best()  # fmt: skip
+
+    def may_wait(self, layer: Layer) -> bool:
+        """Whether sums may go on from slice to slice: where these need a wider type, the result has room for it."""
+        return not layer.result.sums or any(place.sums for place in self.here[layer.result])
 
     def fits_at_once(self, name: str, own: Sequence[Tensor], made: Made) -> bool:
         """Whether a norm or a softmax may be one instruction, with all that its statistics are of in a core."""

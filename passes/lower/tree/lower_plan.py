@@ -43,7 +43,7 @@ class LowerPlan(ModulePass):
 
     Before: networks, each with its `fplan.plan`; element types are those of the device.  After: one `fisa.program` for
     each, with a barrier between the children of the plan's outermost sequence.  Raises NotLowered for what no program
-    is made of yet: chips, integers, and constructs that it names.
+    is made of yet: chips, and constructs that it names.
     """
 
     name = "frustum-lower-plan"
@@ -58,7 +58,6 @@ class LowerPlan(ModulePass):
             if plan is None:
                 raise PassFailedException(f"@{network.sym_name.data} has no plan: run frustum-plan-search first")
             axes, views = read_with_views(network)
-            check_floats(network)
             program = lowered_plan(network, axes, views, tree_of(plan), target, names)
             op.attributes.update(names.attributes())
             Rewriter.erase_op(plan)
@@ -67,13 +66,6 @@ class LowerPlan(ModulePass):
             block.insert_op_before(program, network)
             network.detach()
             network.erase()
-
-
-def check_floats(network: g.NetworkOp) -> None:
-    """NotLowered where a layer computes with integers that stand for numbers."""
-    for op in network.body.block.ops:
-        if getattr(op, "scales", None) is not None or getattr(op, "zeros", None) is not None:
-            raise NotLowered(f"{op.name} of integers: only plans of floating-point networks are lowered")
 
 
 def lowered_plan(

@@ -7,13 +7,22 @@ In a loop what comes into the cores is one pass ahead of what is computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ACCUMULATORS, ZERO, Affine, CopyEngine, Element, Memory, Span
+from frustum.dialects.isa.program import (
+    ACCUMULATORS,
+    ELEMENT_BYTES,
+    ZERO,
+    Affine,
+    CopyEngine,
+    Element,
+    Memory,
+    Span,
+)
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.fetch import (
@@ -30,6 +39,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel, Scratch, Want, Work
 from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, step_at, through
 
+INTEGER_TYPES = frozenset(element for element in ELEMENT_BYTES if element.startswith("i"))
 FAR = 1 << 30
 """More positions than any axis has."""
 
@@ -215,7 +225,7 @@ class PartWriter:
 
     def arrive(self, want: Want) -> None:
         operand = self.layer.operands[want.operand]
-        element = self.part.elements[operand.pieces[0].tensor]
+        element = self.element_of(want.operand)
         dims, size = dims_of(want.dims, element, self.now)
         buffer = self.code.allocate(want.memory, size * want.planes, 2 if self.code.depth else 1)
         into = Fetched(buffer, element, dims, self.part.gates, plane_bytes=size)
@@ -224,6 +234,9 @@ class PartWriter:
         for k in range(want.planes):
             places = lambda tensor, k=k: [place.plane(k) for place in self.part.places(tensor)]  # noqa: E731
             fetch(self.code, self.engine(want), operand, into.plane(k), places, fills=fills)
+
+    def element_of(self, operand: int) -> Element:
+        return self.part.elements[self.layer.operands[operand].pieces[0].tensor]
 
     def engine(self, want: Want) -> CopyEngine:
         """One broadcast where all cores want the same."""
@@ -244,10 +257,10 @@ class PartWriter:
         self.acc: Fetched | None = None
         is_summed = any(loop.axis in self.summed for loop in self.loops)
         if is_summed and not self.part.sums.levels:
-            wide: Element = ACCUMULATORS.get(element, "f32") if self.layer.macs else "f32"
+            wide: Element = ACCUMULATORS.get(self.element_of(0), "f32") if self.layer.macs else "f32"
             self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
         if self.part.sums.levels and self.layer.macs:
-            self.go_on()
+            self.go_on(copies)
         elif self.part.sums.levels and self.part.running is None:
             self.reduce_on(is_summed)
 
@@ -261,37 +274,52 @@ class PartWriter:
         buffer = self.code.allocate("nram", size, 1 if scratch.plane is None else copies)
         return Fetched(buffer, scratch.element, dims)
 
-    def go_on(self) -> None:
+    def go_on(self, copies: int) -> None:
         """Sums that earlier passes have begun, from where they wait; in the first pass there are none.
 
         Over one loop the matrix unit begins with nothing in its first pass by itself.  Where several loops, or pieces
         too, add to the sums, these begin as zeros.
         """
-        sums = self.part.sums
+        sums, element = self.part.sums, self.part.elements[self.layer.result]
+        wide = self.waiting()
+        if wide in INTEGER_TYPES and wide != ACCUMULATORS.get(self.element_of(0)):
+            raise NotLowered(f"{self.layer.name}: sums of integers that wait as {wide}")
+        self.acc = self.out if wide == element else self.buffer(wide, copies)
         levels = sums.levels[:-1] if self.stays else sums.levels
         begun: Affine | None = passes_before(levels)
         if sums.start is not None:
-            self.is_continued, self.acc = True, self.out
-            begun = None
+            self.is_continued, begun = True, None
         elif len(sums.levels) == 1 and not any(loop.axis in self.summed for loop in self.loops):
-            self.acc, self.level = self.out, sums.levels[0]
+            self.level = sums.levels[0]
         else:
             self.is_continued = True
-            self.acc = self.out
             self.clear(Affine(1) - passes_before(levels))
         for place in self.part.targets if levels or begun is None else ():
-            self.move(place, "in", begun, self.acc)
+            self.move(place.wide(), "in", begun, self.acc)
         if self.part.running is not None:
             self.kernel.rescale(self.code, self.work())
 
     def reduce_on(self, is_summed: bool) -> None:
         """What earlier passes have reduced, to be joined with what this one makes."""
-        element = self.part.elements[self.layer.result]
-        if is_summed and self.acc is None:
+        element, wide = self.part.elements[self.layer.result], self.waiting()
+        waits = wide != element
+        if waits and (wide != "f32" or self.when()):
+            raise NotLowered(f"{self.layer.name}: sums that wait as {wide}, or in passes that have nothing to reduce")
+        if is_summed or waits:
             self.acc = self.out if element == "f32" else self.buffer("f32", 1)
-        self.before = self.buffer(element, 2 if self.out_depth else 1)
+        self.before = self.buffer(wide, 2 if self.out_depth else 1)
         for place in self.part.targets:
-            self.move(place, "in", self.part.begun(self.code), self.before)
+            self.move(place.wide(), "in", self.part.begun(self.code), self.before)
+
+    def waiting(self) -> Element:
+        """The type in which sums wait between passes."""
+        (found,) = {place.wide().element for place in self.part.targets}
+        return found
+
+    @property
+    def waits(self) -> bool:
+        """Whether sums wait in another type than the result's."""
+        return bool(self.part.sums.levels) and self.waiting() != self.out.element
 
     def when(self) -> tuple[Affine, ...]:
         """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
@@ -304,17 +332,25 @@ class PartWriter:
 
     def finish(self) -> None:
         """Makes the result of a piece of its sums."""
+        work = self.work()
+        if self.before is not None and self.waits and self.acc is not None:
+            self.kernel.join(self.code, replace(work, out=self.acc), self.before, self.part.begun(self.code))
         if self.acc is not None and not self.layer.macs:
-            self.kernel.narrow(self.code, self.work())
-        self.kernel.settle(self.code, self.work())
+            self.kernel.narrow(self.code, work)
+        self.kernel.settle(self.code, work)
         self.move_running("out")
-        if self.before is not None:
-            self.kernel.join(self.code, self.work(), self.before, self.part.begun(self.code))
+        if self.before is not None and not self.waits:
+            self.kernel.join(self.code, work, self.before, self.part.begun(self.code))
 
     def leave(self) -> None:
-        """The result of a piece goes to where it lies."""
+        """The result of a piece goes to where it lies; where passes are still to come, its sums."""
+        sums, around = self.part.sums, -1 if self.stays else None
+        levels = sums.levels[:around]
+        left = passes_left(levels, sums.counts[:around]) if self.waits and levels else None
         for place in self.part.targets:
-            self.move(place, "out")
+            if left is not None:
+                self.move(place.wide(), "out", left, self.acc)
+            self.move(place, "out", None if left is None else left * -1 + 1)
 
     def move_running(self, way: str) -> None:
         """Numbers of an online reduction from where they wait, or back."""
@@ -352,9 +388,12 @@ class PartWriter:
     def work(self) -> Work:
         sums = self.part.sums
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
+        still = tuple(
+            (level, passes_left((level,), (count,))) for level, count in zip(sums.levels, sums.counts, strict=True)
+        )
         return Work(
-            dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, self.scratch,
-            self.part.reached(self.code) if self.part.running or not self.layer.macs else (),
+            dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, still,
+            self.scratch, self.part.reached(self.code) if self.part.running or not self.layer.macs else (),
             ZERO if self.part.running is None else self.part.begun(self.code),
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.isa.program import Span
+from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES, Span
 from frustum.dialects.plan.layer_cycles import ClusterCycles
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import Convolution, Mode, cheaper_mode, matrix_work, vector_cycles
@@ -118,7 +118,10 @@ class PieceCosts:
         made = self.layer.result.axes
         result = math.prod(extents[axis] for axis in made)
         width = size_of(self.elements[self.layer.result]) * self.kernel.planes
-        sums = 4 * result * self.is_cut(self.summed, extents)
+        first = self.elements[self.layer.operands[0].pieces[0].tensor]
+        sums = ELEMENT_BYTES[ACCUMULATORS.get(first, "f32")] * result * self.is_cut(self.summed, extents)
+        if self.goes_on and self.layer.result.sums:
+            sums = 2 * ELEMENT_BYTES[self.layer.result.sums] * result  # that wait
         if not self.layer.macs and any(not self.spans[axis].start.is_constant for axis in self.summed):
             sums = sums + 2 * (result * width + 16)  # what passes before have made
         for each in self.kernel.scratch:

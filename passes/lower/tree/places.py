@@ -41,6 +41,8 @@ class Place:
     offset: int = 0
     planes: int = 1
     plane_bytes: int = 0
+    sums: Element | None = None
+    """The wider type in which sums wait here, each where its element will be; strides have room for it."""
     completes: bool = False
     """With it and the places around it all is there, though it has a part."""
     taken: int = 0
@@ -116,6 +118,10 @@ class Place:
             if self.ring is not None and self.ring[0] is old:
                 ring = (new, self.ring[1])
         return replace(self, strides=strides, origin=origin, has=has, ring=ring, offset=offset)
+
+    def wide(self) -> Place:
+        """The same of sums that wait."""
+        return self if self.sums is None else replace(self, element=self.sums)
 
     def plane(self, number: int) -> Place:
         """The box of one number of each element."""

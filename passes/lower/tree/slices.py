@@ -61,6 +61,8 @@ class SliceChoice:
     """Cycles of the cores for a part, a slice along this axis."""
     even: Mapping[Axis, int]
     """Of axes the multiples that slices are of."""
+    may_wait: bool = True
+    """Whether there is room for sums that are not whole, in their type."""
 
     def best(self) -> Slices:
         """DoesNotFit where no slice fits."""
@@ -72,7 +74,7 @@ class SliceChoice:
 
     def ways(self) -> Iterator[Slices]:
         whole = frozenset[Axis]().union(*(kernel.whole for kernel in self.kernels))
-        adds = all(kernel.goes_on for kernel in self.kernels)
+        adds = self.may_wait and all(kernel.goes_on for kernel in self.kernels)
         for axis in self.layer.axes:
             extent = span_of(self.spans, axis).extent
             may_be_cut = axis in self.layer.result.axes or adds

@@ -19,6 +19,7 @@ from frustum.dialects.isa.program import Affine, Element, Span
 from frustum.dialects.plan.carried import running_bytes
 from frustum.dialects.plan.tree import Part
 from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import DramTensors, planes_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
@@ -71,6 +72,8 @@ class SramBuffers(OverClusters, RunningNumbers):
     numbers: Mapping[str, int]
     here: dict[Tensor, list[Place]]
     used: int
+    sums: Mapping[str, Element]
+    """Types in which sums wait between passes, by their tensor's name."""
     at_once: set[Tensor]
     """Statistics that one instruction makes together with what they are for."""
     rolls: list[Roll]
@@ -106,7 +109,8 @@ class SramBuffers(OverClusters, RunningNumbers):
             has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
             box[axis] = has[axis] if box[axis].start.is_constant else box[axis]
         planes = self.planes(tensor)
-        strides, size = packed(self.dram.order(tensor), box, self.elements[tensor], ring)
+        slot = self.slot_of(tensor)
+        strides, size = packed(self.dram.order(tensor), box, slot, ring)
         size_bytes = aligned(max(1, size * planes))
         if ring is None:
             alloc, taken = isa.AllocOp("sram", size_bytes, copies), size_bytes * copies
@@ -122,9 +126,15 @@ class SramBuffers(OverClusters, RunningNumbers):
         origin = {axis: span.start for axis, span in box.items() if ring is None or axis is not ring[0]}
         place = rings[key] = Place(
             alloc.buffer, "sram", self.elements[tensor], strides, origin, has, ring, planes=planes, plane_bytes=size,
-            taken=taken, box=box, users=tuple(names), running=running,
+            taken=taken, sums=None if slot == self.elements[tensor] else slot, box=box, users=tuple(names),
+            running=running,
         )  # fmt: skip
         return place
+
+    def slot_of(self, tensor: Tensor) -> Element:
+        """The type that a tensor has room for: that of sums that wait where it is wider."""
+        own = self.elements[tensor]
+        return max((own, self.sums.get(tensor.name, own)), key=size_of)
 
     def planes(self, tensor: Tensor) -> int:
         return planes_of(self.network.maker.get(tensor))
@@ -160,7 +170,7 @@ class SramBuffers(OverClusters, RunningNumbers):
         place, maker = self.here[old][-1], self.network.maker[tensor]
         self.here[old][-1] = replace(place, taken=0)
         index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
-        return place.through(index)
+        return replace(place.through(index), element=self.elements[tensor], sums=None)
 
     def handed(
         self, layer: Layer, users: list[str], made: Made, own: Sequence[Tensor], last: Mapping[Tensor, str],

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import cast
 
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
@@ -70,6 +71,10 @@ class PlanWalk(Computes):
         super().__init__(network, plan)
         self.code, self.dram, self.counted, self.numbers = code, dram, counted, numbers
         self.elements: Mapping[Tensor, Element] = dram.elements
+        computes = (node for node in nodes_in(plan) if isinstance(node, Compute))
+        self.sums: Mapping[str, Element] = {
+            each.tensor: cast(Element, each.element) for node in computes for each in node.sums
+        }
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
         self.used = self.most = 0
@@ -307,7 +312,7 @@ class PlanWalk(Computes):
             self.here[tensor].append(self.in_storage(tensor, self.tensors[resident.storage_of]))
             return 0
         box = self.held_box(node, resident, names, made)
-        size = math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
+        size = math.prod(span.extent for span in box.values()) * size_of(self.slot_of(tensor)) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
         most = self.most

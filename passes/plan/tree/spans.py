@@ -21,6 +21,7 @@ from frustum.dialects.axes.axis import Axis, Dim
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.recurrence import AxisRecurrence, recurrences_of
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.check import ELEMENTS
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -189,7 +190,8 @@ class Reads:
         """How much wider sums of a tensor are that wait between passes; 1 of what is no sum."""
         maker = self.network.maker.get(tensor)
         is_sum = maker is not None and not maker.combine.keys() <= {*tensor.axes}
-        return max(1.0, self.sum_bits / tensor.element_bits) if is_sum else 1.0
+        bits = ELEMENTS[tensor.sums] if tensor.sums else self.sum_bits
+        return max(1.0, bits / tensor.element_bits) if is_sum else 1.0
 
     def traffic(self, tensor: Tensor, extents: Extents) -> float:
         """DRAM bytes of all of a tensor, for all clusters."""

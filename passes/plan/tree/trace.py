@@ -133,7 +133,7 @@ def plan_of(search: PlanSearch, level: int = LEVELS) -> Sequence:
         raise no_plan(search.network, search.capacity, search.wishes)
     found = _once(_Trace(search).whole(level), frozenset())
     whole = found if isinstance(found, Sequence) else Sequence((found,))
-    if search.wishes.sum_bits:
+    if search.wishes.sum_bits or any(tensor.sums for tensor in search.network.tensors):
         whole = _in_sequence(whole, Named(search.network, whole), search, frozenset())
     return replace(whole, copies=search.copies)
 
@@ -144,7 +144,7 @@ def _with_sums(node: Node, named: Named, search: PlanSearch, around: frozenset[A
         case Compute():
             made = (named.layers[name] for name in node.layers)
             sums = tuple(
-                Sum(each.result.name, search.wishes.carry) for each in made
+                Sum(each.result.name, each.result.sums or search.wishes.carry) for each in made
                 if search.reads.widening(each.result) > 1.0 and around & each.combine.keys() - {*each.result.axes}
             )  # fmt: skip
             return replace(node, sums=sums)

@@ -63,6 +63,7 @@ CHANGES = {
     "bits": lambda net: setattr(net.tensors[0], "element_bits", 8),
     "a kind": lambda net: setattr(net.tensors[0], "kind", Kind.STATE),
     "an output": lambda net: setattr(net.layers[0].result, "is_output", True),
+    "a type of sums": lambda net: setattr(net.layers[0].result, "sums", "i32"),
     "products": lambda net: setattr(net.layers[0], "macs", 3),
     "passes": lambda net: setattr(net.layers[0], "passes", 9),
     "storage": lambda net: setattr(net.layers[0], "storage_of", 0),
@@ -109,7 +110,7 @@ def test_all_fields_of_layers_tensors_and_axes_are_names_or_in_it():
         "Layer": {
             "name", "role", "result", "operands", "reduced", "macs", "passes", "storage_of", "domain", "source",
         },
-        "Tensor": {"name", "dims", "element_bits", "kind", "is_output"},
+        "Tensor": {"name", "dims", "element_bits", "kind", "is_output", "sums"},
         "Axis": {"name", "extent", "is_bound", "is_tap", "parts", "is_named"},
     }  # fmt: skip
 

@@ -167,7 +167,7 @@ WRONG = {
     '{ compute "a quote that nothing closes }': "1:11: error: End of file reached before closing string literal",
     "{ compute a": "1:12: .*found the end of the text",
     "{ compute a on vectr }": "1:16: .*found 'vectr'; did you mean 'vector'",
-    "{ compute a sum y as f8 }": "1:22: error: expected a type of sums .f16, bf16, f32, i32., found 'f8'",
+    "{ compute a sum y as f8 }": "1:22: error: expected a type of sums .f16, bf16, f32, i32, i64., found 'f8'",
     "{ compute a } x": "1:15: error: expected the end after the plan's closing brace, found 'x'",
     "{ subsets clusters [2] { compute a compute b } }": "2 children on subsets .2.: one number, at least 1, for each",
     "{ subsets racks [2] { compute a } }": "found 'racks'",

@@ -11,8 +11,9 @@ from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.axes.tensor import Kind, Tensor
-from frustum.dialects.isa.program import ZERO, Affine, Span
+from frustum.dialects.isa.program import ZERO, Affine, Scale, Span
 from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.kernels.integers import has_integers
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Scratch, Want, Work, coordinate, view_of
 from frustum.passes.lower.tree.kernels.vectors import ElementKernel
 
@@ -39,7 +40,7 @@ class JoinKernel(ElementKernel):
             views = view_of(code, work, own.plane(k), dims), view_of(code, work, work.out.plane(k), dims)
             made = isa.Unary(
                 kind="identity", in_view=views[0], out_view=views[1], alpha=0.0, beta=0.0,
-                box=self.box(code, work, dims),
+                box=self.box(code, work, dims), scales=(Scale(), Scale()) if has_integers((own.element,)) else None,
             )  # fmt: skip
             code.emit(made, own.buffer, work.out.buffer)
         gone = {axis: Span(ZERO, 1, 1) for axis in self.parts.layer.axes if axis not in self.layer.result.axes}

@@ -53,6 +53,8 @@ class Work:
     level: int | None = None
     is_continued: bool = False
     left: Affine | None = None
+    still: tuple[tuple[int, Affine], ...] = ()
+    """Of each loop over whose passes sums go on its level, and how many of its passes are still to come."""
     scratch: tuple[Fetched, ...] = ()
     when: tuple[Affine, ...] = ()
     """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.functions import Interpolation, Pooling, Reduction
+from frustum.dialects.graph.axes.reader import least_of, zero_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, coordinate
 from frustum.passes.lower.tree.kernels.norms import (
     MomentsKernel,
@@ -53,6 +53,8 @@ def kernels_of(layer: Layer, *, is_parted: bool = False, running: Iterable[Axis]
     """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept;
     `running`: axes of numbers that an online reduction hands on.  NotLowered where there is none."""
     found = None
+    if isinstance(layer.source, g.AttentionOp) and layer.source.scales is not None:
+        raise NotLowered(f"{layer.name}: attention of integers")
     if not any(operand.is_all for operand in layer.operands):
         kind = type(layer.source), layer.role
         found = (PARTED.get(kind) if is_parted else None) or KERNELS.get(kind)  # type: ignore[arg-type]
@@ -139,7 +141,8 @@ def _pool(layer: Layer) -> Iterator[Kernel]:
     first = next((k for k, axis in enumerate(layer.result.axes) if axis in moved), len(layer.result.axes))
     before, behind = layer.result.axes[:first], [axis for axis in layer.result.axes[first:] if axis not in moved]
     dims = [*map(coordinate, before), *(w.coordinate for w in windows), *map(coordinate, behind)]
-    beyond = -math.inf if layer.source.kind == Pooling.MAX else 0.0  # type: ignore[attr-defined]
+    assert isinstance(layer.source, g.PoolOp)
+    beyond = least_of(layer.source.x) if layer.source.kind == Pooling.MAX else zero_of(layer.source)
     ends = pooled_ends(layer, windows)
     padded = is_padded(
         layer, 0, [w.coordinate for w in windows], beyond, lambda k, guard: ends[k].is_padding(guard)
@@ -196,6 +199,8 @@ KERNELS: dict[tuple[type[Operation], str], Makes] = {
     (g.ResizeOp, ""): _resize,
     (g.UnaryOp, ""): _unary,
     (g.BinaryOp, ""): _binary,
+    (g.QuantizeOp, ""): _unary,
+    (g.DequantizeOp, ""): _unary,
 }
 """Operation and role of a layer -> its kernels."""
 PARTED: dict[tuple[type[Operation], str], Makes] = {

@@ -5,15 +5,16 @@ they are of, and joined over passes of loops; and what these make of every eleme
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.isa.program import ZERO, Act, Affine, Box
+from frustum.dialects.isa.program import ZERO, Act, Affine, Box, Scale, Scales
 from frustum.dialects.plan.carried import RUNNING
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
+from frustum.passes.lower.tree.kernels.integers import has_integers, scales_of
 from frustum.passes.lower.tree.kernels.kernel import Scratch, Work, view_of
 from frustum.passes.lower.tree.kernels.products import limited_box, limited_by_all
 from frustum.passes.lower.tree.kernels.vectors import ElementKernel, SoftmaxKernel
@@ -35,24 +36,40 @@ class Vectors:
     work: Work
     dims: Dims
     box: Box
+    source: object
 
     def unary(self, kind: str, x: Fetched, out: Fetched, alpha: float = 0.0, beta: float = 0.0) -> None:
         """Adds a function of each element."""
-        made = isa.Unary(kind=kind, in_view=self.view(x), out_view=self.view(out), box=self.box, alpha=alpha, beta=beta)
+        made = isa.Unary(
+            kind=kind, in_view=self.view(x), out_view=self.view(out), box=self.box, alpha=alpha, beta=beta,
+            scales=self.scales(x, out),
+        )  # fmt: skip
         self.code.emit(made, x.buffer, out.buffer)
 
     def binary(self, kind: str, a: Fetched, b: Fetched, out: Fetched, act: Act | None = None) -> None:
         """Adds a function of two elements."""
         views = self.view(a), self.view(b), self.view(out)
-        made = isa.Binary(kind=kind, a_view=views[0], b_view=views[1], out_view=views[2], box=self.box, act=act)
+        made = isa.Binary(
+            kind=kind, a_view=views[0], b_view=views[1], out_view=views[2], box=self.box, act=act,
+            scales=self.scales(a, b, out),
+        )  # fmt: skip
         self.code.emit(made, a.buffer, b.buffer, out.buffer)
 
     def view(self, held: Fetched) -> Any:
         return view_of(self.code, self.work, held, self.dims)
 
+    def scales(self, *held: Fetched) -> Scales | None:
+        """What integers among these stand for: they are the layer's operand or its result."""
+        found = scales_of(self.source)
+        if found is None or not has_integers(each.element for each in held):
+            return None
+        ends = (*((each, found[k]) for k, each in self.work.operands.items()), (self.work.out, found[-1]))
+        known = {each.buffer: scale for each, scale in ends if has_integers((each.element,))}
+        return tuple(known.get(each.buffer, Scale()) for each in held)
+
     def limited(self, passes: Affine) -> Vectors:
         """The same where this number is 1 or more."""
-        return Vectors(self.code, self.work, self.dims, limited_box(self.box, passes))
+        return replace(self, box=limited_box(self.box, passes))
 
 
 @dataclass(frozen=True)
@@ -64,12 +81,12 @@ class NormKernel(ElementKernel):
     def all(self, code: Code, work: Work) -> Vectors:
         """A piece."""
         dims = self.dims(code, work)
-        return Vectors(code, work, dims, self.box(code, work, dims))
+        return Vectors(code, work, dims, self.box(code, work, dims), self.layer.source)
 
     def of_kept(self, code: Code, work: Work) -> Vectors:
         """Numbers of the positions of a piece that stay."""
         dims = [tuple(axis for axis in own if axis in self.kept) for own in self.dims(code, work)]
-        return Vectors(code, work, dims, limited_by_all(self.box(code, work, dims), work.when))
+        return Vectors(code, work, dims, limited_by_all(self.box(code, work, dims), work.when), self.layer.source)
 
     def scratches(self, count: int) -> tuple[Scratch, ...]:
         """An f32 buffer of a piece, and so many of what stays of it."""
@@ -94,7 +111,8 @@ class StatisticsKernel(NormKernel):
         own = self.all(code, work)
         axes = self.over(own.dims, frozenset(self.layer.combine) - self.kept)
         made = isa.Reduce(
-            kind=kind, in_view=own.view(x), out_view=own.view(out), axes=axes, box=own.box, accumulate=work.level
+            kind=kind, in_view=own.view(x), out_view=own.view(out), axes=axes, box=own.box, accumulate=work.level,
+            scales=own.scales(x, out),
         )
         code.emit(made, x.buffer, out.buffer)
 
@@ -127,8 +145,9 @@ class MomentsKernel(StatisticsKernel):
         first = work.begun * -1 + 1 - (ZERO if work.level is None else Affine.index(work.level))
         axes = self.over(own.dims, frozenset(self.layer.combine) - self.kept)
         most = isa.Reduce(
-            kind="max", in_view=own.view(x), out_view=own.view(shift), axes=axes, box=limited_box(own.box, first)
-        )
+            kind="max", in_view=own.view(x), out_view=own.view(shift), axes=axes, box=limited_box(own.box, first),
+            scales=own.scales(x, shift),
+        )  # fmt: skip
         code.emit(most, x.buffer, shift.buffer)
         if self.is_of_squares:
             kept.limited(first).unary("clip", shift, shift)
@@ -216,7 +235,10 @@ class OnlineSoftmaxKernel(SoftmaxKernel, NormKernel):
         later, axes = kept.limited(work.begun), self.over(own.dims, self.whole)
 
         def reduce(kind: str, of: Fetched, out: Fetched) -> None:
-            made = isa.Reduce(kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box)
+            made = isa.Reduce(
+                kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box,
+                scales=own.scales(of, out),
+            )  # fmt: skip
             code.emit(made, of.buffer, out.buffer)
 
         reduce("max", x, top)

@@ -13,11 +13,13 @@ from frustum.dialects import isa
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
+from frustum.dialects.graph.axes.reader import zero_of
 from frustum.dialects.isa.program import ZERO, Act, Affine, Box, View
 from frustum.dialects.plan.carried import RUNNING
 from frustum.dialects.plan.layer_cycles import MatrixProduct, products_of
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
+from frustum.passes.lower.tree.kernels.integers import product_numbers
 from frustum.passes.lower.tree.kernels.kernel import (
     Kernel,
     Scratch,
@@ -32,8 +34,8 @@ from frustum.passes.lower.tree.kernels.vectors import alike, axes_of, clipped_ap
 from frustum.passes.lower.tree.kernels.windows import Window, is_padded, window_of, windows_of
 from frustum.passes.lower.tree.spans import NotLowered
 
-EXTRA = ("bias", "w_zero", "multiplier", "residual")
-"""Operands of a product behind its factors, in their order."""
+EXTRA = {"bias": "bias", "w_zero": "weight_zero", "multiplier": "multiplier", "residual": "residual"}
+"""Operands of a product behind its factors, in their order, as the operation and as the instruction calls them."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class ProductKernel(Kernel):
         )
         code.emit(made, work.acc.buffer, work.scratch[0].buffer, work.acc.buffer)
 
+    @cached_property
+    def zero(self) -> float:
+        """The element of padding, which adds nothing."""
+        return zero_of(self.layer.source)
+
     @property
     def factors(self) -> MatrixProduct:
         assert self.product is not None
@@ -111,7 +118,7 @@ class ProductKernel(Kernel):
                 seen.append(stride_of(lines, axes, code, work))
             else:
                 span, stride = window_of(
-                    self.layer, own.lines, window.coordinate, lines.dims, lambda guard: guard.fill == 0
+                    self.layer, own.lines, window.coordinate, lines.dims, lambda guard: guard.fill == self.zero
                 )
                 read.append(span)
                 seen.append(stride)
@@ -123,7 +130,7 @@ class ProductKernel(Kernel):
         ))  # fmt: skip
         held = {name: work.operands[k] for name, k in (self.extra or {}).items() if k in work.operands}
         vectors = {
-            f"{name}_view": View(each.element, ZERO, (0, stride_of(each, dims[1], code, work), 0, 0))
+            f"{EXTRA[name]}_view": View(each.element, ZERO, (0, stride_of(each, dims[1], code, work), 0, 0))
             for name, each in held.items() if name != "residual"
         }  # fmt: skip
         numbers: dict[str, Any] = {
@@ -137,6 +144,7 @@ class ProductKernel(Kernel):
         residual = held.get("residual")
         if residual is not None:
             numbers["residual_view"] = view_of(code, work, residual, dims)
+        numbers |= product_numbers(self.layer.source, numbers.get("residual_view"))
         ends = [held[name].buffer if name in held else None for name in EXTRA]
         if self.on_vector:
             code.emit(isa.Depthwise(**numbers), lines.buffer, weights.buffer, ends[0], work.out.buffer, *ends[1:])
@@ -150,11 +158,18 @@ class ProductKernel(Kernel):
         if work.left is None or not (ends or self.act):
             code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
             return
-        left_out = {*vectors, "act", "residual_view"}
-        bare: dict[str, Any] = {name: None if name in left_out else value for name, value in numbers.items()}
-        box = numbers["box"]
-        bare["box"], numbers["box"] = limited_box(box, work.left), limited_box(box, work.left * -1 + 1)
-        code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, work.out.buffer, None, None, None)
+        box: Box = numbers["box"]
+        if work.acc is not None and work.acc.element != work.out.element:
+            for level, left in work.still:  # nothing goes out in a pass of a loop before its last one
+                made = isa.Conv(**numbers | {"box": limited_box(box, left), "accumulate": level})
+                code.emit(made, lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
+                box = limited_box(box, left * -1 + 1)
+        else:
+            left_out = {"bias_view", "multiplier_view", "act", "residual_view"}
+            bare: dict[str, Any] = {name: None if name in left_out else value for name, value in numbers.items()}
+            bare["box"], box = limited_box(box, work.left), limited_box(box, work.left * -1 + 1)
+            code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, work.out.buffer, ends[1], None, None)
+        numbers["box"] = box
         code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
 
     def tap_stride(self, weights: Fetched, window: Window | None) -> int:
@@ -239,8 +254,9 @@ def _kernel(
     scale = layer.source.scale if isinstance(layer.source, g.AttentionOp) and layer.role == "scores" else 1.0
     if isinstance(layer.source, g.AttentionOp) and layer.source.softcap and layer.role == "scores":
         raise NotLowered(f"{layer.name}: scores with a cap")
+    zero = zero_of(layer.source)
     takes_zeros = is_padded(
-        layer, product.lines, [w.coordinate for w in own if w is not None], 0.0, lambda _, guard: guard.fill == 0
+        layer, product.lines, [w.coordinate for w in own if w is not None], zero, lambda _, guard: guard.fill == zero
     )
     return ProductKernel(
         layer, tuple(wants), out, frozenset(product.taps), product=product, extra=extra, rows=rows, columns=columns,

@@ -13,9 +13,11 @@ from frustum.dialects.functions import Reduction
 from frustum.dialects.isa.program import Affine
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
+from frustum.passes.lower.tree.kernels.integers import has_integers, scales_of, wide_scales
 from frustum.passes.lower.tree.kernels.kernel import Work, view_of
 from frustum.passes.lower.tree.kernels.products import limited_by_all
 from frustum.passes.lower.tree.kernels.vectors import ReduceKernel
+from frustum.passes.lower.tree.spans import NotLowered
 
 JOINED: dict[Reduction, str] = {
     Reduction.SUM: "add", Reduction.MEAN: "add", Reduction.MAX: "max", Reduction.MIN: "min"
@@ -44,7 +46,8 @@ class PartedReduceKernel(ReduceKernel):
         share = 1 / math.prod(a.extent for a in self.layer.combine if a not in self.layer.result.axes)
         made = isa.Unary(
             kind="affine" if is_share else "identity", in_view=views[0], out_view=views[1],
-            alpha=share if is_share else 0.0, box=limited_by_all(self.box(code, work, dims), work.when),
+            alpha=share if is_share else 0.0, scales=wide_scales(scales_of(op), is_read=True),
+            box=limited_by_all(self.box(code, work, dims), work.when),
         )  # fmt: skip
         code.emit(made, work.acc.buffer, work.out.buffer)
 
@@ -54,7 +57,13 @@ class PartedReduceKernel(ReduceKernel):
         dims = self.kept(code, work)
         own, other = view_of(code, work, work.out, dims), view_of(code, work, before, dims)
         box = limited_by_all(self.box(code, work, dims), (begun, *work.when))
-        made = isa.Binary(kind=JOINED[Reduction(op.kind)], a_view=own, b_view=other, out_view=own, box=box)
+        found = scales_of(op)
+        scales = None if found is None or not has_integers((work.out.element,)) else (found[-1],) * 3
+        if scales is not None and JOINED[Reduction(op.kind)] == "add":
+            raise NotLowered(f"{self.layer.name}: sums of integers that wait as {work.out.element}")
+        made = isa.Binary(
+            kind=JOINED[Reduction(op.kind)], a_view=own, b_view=other, out_view=own, box=box, scales=scales
+        )
         code.emit(made, work.out.buffer, before.buffer, work.out.buffer)
 
     def kept(self, code: Code, work: Work) -> list[tuple[Any, ...]]:

@@ -19,6 +19,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.functions import Reduction
 from frustum.dialects.isa.program import ZERO, Box, Span, View
 from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.kernels.integers import scaled, scales_of, wide_scales
 from frustum.passes.lower.tree.kernels.kernel import (
     Kernel,
     Want,
@@ -122,11 +123,11 @@ class UnaryKernel(ElementKernel):
         op: Any = self.layer.source
         dims, held = self.dims(code, work), work.operands[0]
         act = op.act if isinstance(op, g.UnaryOp) else None
+        views = view_of(code, work, held, dims), view_of(code, work, work.out, dims)
         made = isa.Unary(
             kind="identity" if act is None else str(act.kind),
             alpha=0.0 if act is None else float(act.alpha), beta=0.0 if act is None else float(act.beta),
-            in_view=view_of(code, work, held, dims), out_view=view_of(code, work, work.out, dims),
-            box=self.box(code, work, dims),
+            in_view=views[0], out_view=views[1], box=self.box(code, work, dims), scales=scaled(op, *views),
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)
 
@@ -139,9 +140,10 @@ class BinaryKernel(ElementKernel):
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
         dims, (a, b) = self.dims(code, work), (work.operands[0], work.operands[1])
+        views = [view_of(code, work, each, dims) for each in (a, b, work.out)]
         made = isa.Binary(
-            kind=str(op.kind), a_view=view_of(code, work, a, dims), b_view=view_of(code, work, b, dims),
-            out_view=view_of(code, work, work.out, dims), act=self.act, box=self.box(code, work, dims),
+            kind=str(op.kind), a_view=views[0], b_view=views[1], out_view=views[2], act=self.act,
+            box=self.box(code, work, dims), scales=scaled(op, *views),
         )  # fmt: skip
         code.emit(made, a.buffer, b.buffer, work.out.buffer)
 
@@ -156,7 +158,9 @@ class SoftmaxKernel(ElementKernel):
         dims, held = self.dims(code, work), work.operands[0]
         box, view = self.box(code, work, dims), view_of(code, work, held, dims)
         (axis, *_) = self.over(dims, self.whole)
-        made = isa.Softmax(axis=axis, in_view=view, out_view=view_of(code, work, work.out, dims), box=box)
+        out = view_of(code, work, work.out, dims)
+        scales = scaled(self.layer.source, view, out)
+        made = isa.Softmax(axis=axis, in_view=view, out_view=out, box=box, scales=scales)
         code.emit(made, held.buffer, work.out.buffer)
 
     def mask(self, code: Code, work: Work) -> None:
@@ -221,8 +225,9 @@ class LrnKernel(Kernel):
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
         dims, held, count = self.groups(), work.operands[0], g.shape_of(op.x)[1]
+        views = view_of(code, work, held, dims), view_of(code, work, work.out, dims)
         made = isa.Lrn(
-            in_view=view_of(code, work, held, dims), out_view=view_of(code, work, work.out, dims),
+            in_view=views[0], out_view=views[1], scales=scaled(op, *views),
             channels=Span(ZERO, count, count), size=op.size,
             alpha=op.alpha, beta=op.beta, bias=op.bias, box=Box.of(*(joined_span(code, axes, work) for axes in dims)),
         )  # fmt: skip
@@ -253,10 +258,11 @@ class ReduceKernel(ElementKernel):
         box = self.box(code, work, dims)
         out = work.out if work.acc is None else work.acc
         is_share = op.kind == Reduction.MEAN and work.acc is None
+        scales = scales_of(op) if work.acc is None else wide_scales(scales_of(op), is_read=False)
         made = isa.Reduce(
             kind="sum" if op.kind == Reduction.MEAN and not is_share else str(op.kind),
             in_view=view_of(code, work, held, dims), out_view=view_of(code, work, out, dims),
-            axes=axes, box=box, scale=1 / count if is_share else 1.0, accumulate=work.level,
+            axes=axes, box=box, scale=1 / count if is_share else 1.0, accumulate=work.level, scales=scales,
         )  # fmt: skip
         code.emit(made, held.buffer, out.buffer)
 
@@ -329,9 +335,10 @@ class PoolKernel(Kernel):
             spans.append(span)
         view = view_of(code, work, held, self.four)
         own = [*view.strides[:2], *(mine or other for mine, other in zip(strides, view.strides[2:], strict=True))]
+        out = view_of(code, work, work.out, self.four)
         made = isa.Pool(
             kind=str(op.kind), in_view=View(held.element, ZERO, tuple(own)), rows=spans[0], cols=spans[1], box=box,
-            out_view=view_of(code, work, work.out, self.four),
+            out_view=out, scales=scaled(op, view, out, chooses=True),
             kernel=tuple(each[0] for each in numbers), dilations=tuple(each[1] for each in numbers),
             strides=tuple(each[2] for each in numbers), include_pad=bool(op.count_include_pad),
             pad_low=tuple(each[3] for each in numbers), pad_high=tuple(each[4] for each in numbers),
@@ -387,9 +394,11 @@ class ResizeKernel(Kernel):
         down, across = self.read
         scale = (1.0 if down is None else op.scale[0], 1.0 if across is None else op.scale[1])
         offset = (0.0 if down is None else op.offset[0], 0.0 if across is None else op.offset[1])
+        out = view_of(code, work, work.out, self.four)
         made = isa.Resize(
+            scales=scaled(op, view, out, chooses=True),
             mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
-            in_view=View(held.element, ZERO, tuple(strides)), out_view=view_of(code, work, work.out, self.four),
+            in_view=View(held.element, ZERO, tuple(strides)), out_view=out,
             rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)

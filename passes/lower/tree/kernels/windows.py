@@ -43,8 +43,9 @@ class Window:
 
 
 def windows_of(layer: Layer, operand: int) -> Iterator[Window]:
-    """The windows of an operand, in the order of the result's axes."""
-    found = dict[Axis, Window]()
+    """The windows of an operand, in the order of the result's axes.  Rows and columns that are read as one position
+    are those that guards tell apart."""
+    found, several = dict[Axis, Window](), set[Axis]()
     for piece in layer.operands[operand].pieces:
         for position in _positions(piece):
             own = position.refined()
@@ -52,7 +53,8 @@ def windows_of(layer: Layer, operand: int) -> Iterator[Window]:
             if not taps:
                 continue
             if len(taps) > 1:
-                raise NotLowered(f"{layer.name}: windows that are no plain ones")
+                several.update(taps)
+                continue
             moved = {axis for axis, _ in own.terms} - {taps[0]}
             made = tuple(axis for axis in layer.result.axes if axis in moved)
             if len(made) < len(moved):
@@ -60,6 +62,8 @@ def windows_of(layer: Layer, operand: int) -> Iterator[Window]:
             window = Window(made, taps[0], _coordinate(own))
             if found.setdefault(taps[0], window) != window:
                 raise NotLowered(f"{layer.name}: several tensors are read by windows of several kinds")
+    if several - found.keys():
+        raise NotLowered(f"{layer.name}: windows that are no plain ones")
     order = {axis: k for k, axis in enumerate(layer.result.axes)}
     yield from sorted(found.values(), key=lambda each: min((order[axis] for axis in each.made), default=-1))
 
