@@ -405,15 +405,15 @@ class PieceChoice(PieceCosts):
                     found &= ~(several & clipped[axis])
         live = np.zeros(size, int)
         for group in groups:
-            before = np.zeros(size, bool)
+            before, several = np.zeros(size, bool), np.zeros(size, bool)
             for axis in group:
                 is_live = (extents[axis] > 1) | clipped[axis]
                 if kernel.may_split:
                     live += before & clipped[axis]
                 else:
                     found &= ~(before & is_live & clipped[axis])
-                found &= ~(before & is_live & ~self.is_dense(axis, group, extents))
-                before |= is_live
+                found &= ~(((before & is_live) | several) & ~self.is_dense(axis, group, extents))
+                before, several = before | is_live, several | (extents[axis] > 1)
             live += before
         return found & (live <= 4 + isinstance(kernel, ProductKernel))
 

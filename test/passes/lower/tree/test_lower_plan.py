@@ -155,3 +155,16 @@ def test_what_comes_a_pass_ahead_fits_beside_all_of_the_body():
     room = count(found.axes, found.plan).sram_bytes
     moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine(sram_bytes=room // 64 * 64 + 512))
     assert moved == claimed
+
+
+def strided_and_pooled(net):
+    x = net.conv(net.input(1, 1, 200, 200), 32, 5, strides=(2, 2), pads=(2, 2, 2, 2))
+    return net.pool("max", x, 2, 2)
+
+
+def test_windows_of_every_second_row_are_a_piece_of_their_own():
+    """Rows of the convolution are pairs, as its pool reads them: a piece of one row of several pairs is none, since its
+    windows would be further apart than the stride."""
+    found = lowered_plans.case(strided_and_pooled, "for pool_2.y step 3 of 50 rolling { compute conv_1, pool_2 }")
+    moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine())
+    assert moved <= claimed * 1.2, "what is streamed comes once more for each pass before the first"
