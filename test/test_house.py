@@ -16,10 +16,10 @@ LIMITS = {
     # which the planner stands until it goes, with names that both have; 71,700 before plans over clusters, and plans
     # that are kept; 73,200 before recurrences as operations, as layers and in plans, cycles of plans and wishes; 75,200
     # before plans as trees became programs, beside the planner and the lowering of tiles that go with the next stages
-    "lines of code": 79_500,
-    "files": 575,
+    "lines of code": 81_000,
+    "files": 580,
     "longest file": 480,
-    "longest class": 250,
+    "longest class": 280,
     "longest function": 75,
     "most arguments": 12,
     "circles of imports at run time": 0,

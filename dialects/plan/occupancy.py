@@ -11,7 +11,7 @@ from typing import TypeAlias
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.carried import has_statistics, running_axes, running_bytes
+from frustum.dialects.plan.carried import hands_on_statistics, running_axes, running_bytes
 from frustum.dialects.plan.check import operands_of, sum_bits_of
 from frustum.dialects.plan.ranges import Ranged
 from frustum.dialects.plan.tree import Compute, Halo, Loop, Node, Resident, Sequence
@@ -160,7 +160,9 @@ class Occupancy:
     def tile(self, place: Place, tensor: Tensor) -> int:
         extents = self.walk.extents.get((place, tensor))
         maker = self.walk.network.maker.get(tensor)
-        bits = self.walk.bits(tensor) + (8 * running_bytes(1) if maker is not None and has_statistics(maker) else 0)
+        bits = self.walk.bits(tensor)
+        if maker is not None and hands_on_statistics(maker, self.walk.plan, self.walk.known_class):
+            bits += 8 * running_bytes(1)
         return 0 if extents is None else extent_bytes(bits, extents.values())
 
     def staying(self, loop: Loop, loops: tuple[Loop, ...], node: Node, held: tuple[Tensor, ...]) -> int:

@@ -21,7 +21,6 @@ from frustum.dialects.weights.scaled import BYTE_BITS
 from frustum.passes.analysis.module import node_name, target_of
 from frustum.passes.dequantised import Dequantised, dequantised_of, note
 from frustum.passes.graph.canonicalize import remove_unused
-from frustum.passes.graph.composites.expand_attention import fits_integers
 from frustum.passes.weights import Array, WeightStore, numpy_of, store_of
 
 CONVERTS = (g.BinaryOp, g.UnaryOp, g.ReduceOp, g.SoftmaxOp, g.LrnOp)
@@ -217,6 +216,8 @@ class Folder:
         return self._emit(op, _rebuilt(producer, [values], element, dict(producer.properties)), producer)
 
     def _attention(self, op: g.QuantizeOp, producer: g.AttentionOp) -> SSAValue | None:
+        from frustum.passes.graph.composites.expand_attention import fits_integers  # which loads the planner
+
         zeros = [x.owner.from_.zero for x in (producer.k, producer.v) if isinstance(x.owner, g.DequantizeOp)]
         is_plain = producer.mask is None and producer.softcap == 0 and zeros == [0, 0]
         if self.target is None or not is_plain or not fits_integers(producer, self.target):

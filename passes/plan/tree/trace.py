@@ -53,7 +53,7 @@ class TreePlace:
     """Whether a loop over clusters is around it."""
 
 
-TRIES = 4
+TRIES = 8
 """Smaller sizes of SRAM for which a plan is searched where one takes more than its prices say. 2026-11-28."""
 
 
@@ -71,7 +71,7 @@ def fitting_plan(
         return _fitting_plan(network, capacity, clusters, wishes)
     assert wishes.target is not None, "time and energy are those of a target"
     judged = [_fitting_plan(network, capacity, clusters, replace(wishes, optimise="bytes"))]
-    judged += _fitting_plans(network, capacity, clusters, wishes, (LEVELS // 2, LEVELS - LEVELS // TRIES))
+    judged += _fitting_plans(network, capacity, clusters, wishes, (LEVELS // 2, LEVELS * 3 // 4))
     what = "cycles" if wishes.optimise == "time" else "energy_pj"
     return min(judged, key=lambda found: (found[1].waits_in_dram, getattr(found[1], what), found[1].dram_bytes))
 

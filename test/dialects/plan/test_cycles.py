@@ -235,7 +235,7 @@ def test_layers_are_as_long_as_the_emulator_counts(tmp_path):
         networks, _, _ = networks_with(Request(model=path, target=EDGE, dtype="f16"))
         found = sum(timed(each, planned(each, EDGE).tree, EDGE).cycles for each in networks)
         command = [sys.executable, "-m", "frustum.runtime.tools.cli", "run", path, "--target", "edge", "--dtype", "f16"]
-        command += ["--mode", "timing", "--compress-weights", "none", "--json"]
+        command += ["--mode", "timing", "--compress-weights", "none", "--policy", "tree", "--json"]
         report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         off.append(abs(found / report["cycles"]["total"] - 1))
     assert np.median(off) <= 0.15 and max(off) <= 0.4, dict(zip(LAYERS, off, strict=True))

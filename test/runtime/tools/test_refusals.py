@@ -434,7 +434,7 @@ ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {
     NotExchanged: (2, _late),
     AbsentElement: (2, _absent),
     NoAxes: (2, _crossed),
-    NotLowered: (2, lambda files: frustum.compile(files.model, target="default", policy="tree")),
+    NotLowered: (2, lambda files: frustum.compile(files.model, target="manycore", policy="tree")),
     DoesNotFit: (4, lambda files: frustum.compile(files.model, _small(files))),
     OrderDoesNotFit: (4, lambda files: frustum.compile(
         files.chain, machine(1, 4, sram=16 << 10), policy="optimal", order="checkerboard", borders="exchange")),
