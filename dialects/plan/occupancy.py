@@ -98,7 +98,7 @@ class Occupancy:
     def __init__(self, walk: Measured) -> None:
         self.walk = walk
         self.held: list[Tensor] = []
-        self.around = 0
+        self.around: int = 0
         """Bytes of what is resident around a node, and stays there from pass to pass."""
         self.storage: dict[str, tuple[int, int]] = {}
         """Of resident tensors the storage, known by the resident that it was made for, and its bytes."""

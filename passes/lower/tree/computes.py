@@ -59,13 +59,17 @@ class Computes(SramBuffers):
                     users = [n for n in node.layers if n == maker.name or tensor in self.read_by(n)]
                     self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
             self.layer(node, layer, made, held)
-            if self.dealt is not None and self.dealt.is_exchanged and layer.result in own:
-                users = [n for n in node.layers if n == name or layer.result in self.read_by(n)]
-                (*_, place) = self.here[layer.result]
-                box = {axis: span_of(made[name], axis) for axis in layer.result.axes}
-                self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
+            if self.dealt is not None and self.dealt.is_exchanged:
+                self.exchange_made(layer, self.dealt.layers, made)
             for tensor in (t for t in own if last[t] == name):
                 self.used -= self.here[tensor].pop().taken
+
+    def exchange_made(self, layer: Layer, names: Sequence[str], made: Made) -> None:
+        """Each cluster gets what its layers of these read beside its own part of a result."""
+        users = [name for name in names if name == layer.name or layer.result in self.read_by(name)]
+        box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
+        for place in self.here[layer.result] if len(users) > 1 else ():
+            self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
 
     def layer(self, node: Compute, layer: Layer, made: Made, held: Held) -> None:
         """A layer: with slices of what is streamed, where something is."""

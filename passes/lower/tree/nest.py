@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import (
@@ -131,10 +132,12 @@ class PartWriter:
     lateness: int
 
     def __init__(self, code: Code, part: LayerPart) -> None:
-        self.code, self.part, self.kernel = code, part, part.kernel
-        self.layer = part.kernel.layer
+        self.code: Code = code
+        self.part: LayerPart = part
+        self.kernel: Kernel = part.kernel
+        self.layer: Layer = part.kernel.layer
         self.cores: int = code.cores
-        self.summed = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
+        self.summed: list[Axis] = [axis for axis in self.layer.combine if axis not in self.layer.result.axes]
         self.loops: list[_Loop] = [loop for axis in part.pieces.order if (loop := self.loop(axis)).count > 1]
         self.now: dict[Axis, Span] = {axis: self.first(axis) for axis in self.layer.axes}
         self.held: dict[int, Fetched] = {}
@@ -147,8 +150,8 @@ class PartWriter:
         self.before: Fetched | None = None
         own = part.slices is not None and self.out_depth == 0
         goes_on = bool(part.sums.levels)
-        self.stays = own and self.layer.macs > 0 and goes_on and part.sums.levels[-1] == part.slices
-        self.lateness = int(own and not goes_on)
+        self.stays: bool = own and self.layer.macs > 0 and goes_on and part.sums.levels[-1] == part.slices
+        self.lateness: int = int(own and not goes_on)
         if any(loop.axis in self.summed for loop in self.loops[: self.out_depth]):
             raise NotLowered(f"{self.layer.name}: a loop over sums around one over results")
 
@@ -251,8 +254,8 @@ class PartWriter:
         element = self.part.elements[self.layer.result]
         is_alone = self.part.slices is not None and not self.stays
         copies = 2 if depth or is_alone else 1
-        self.out = self.buffer(element, copies)
-        self.scratch = tuple(self.free(each, 2 if depth else 1) for each in self.kernel.scratch)
+        self.out: Fetched = self.buffer(element, copies)
+        self.scratch: tuple[Fetched, ...] = tuple(self.free(each, 2 if depth else 1) for each in self.kernel.scratch)
         self.move_running("in")
         self.acc: Fetched | None = None
         is_summed = any(loop.axis in self.summed for loop in self.loops)

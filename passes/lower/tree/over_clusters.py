@@ -34,6 +34,8 @@ class Dealt:
 
     group: frozenset[Axis]
     is_exchanged: bool
+    layers: tuple[str, ...]
+    ranges: int
 
 
 class OverClusters(LoopSpans):
@@ -51,6 +53,8 @@ class OverClusters(LoopSpans):
         if outer.extent < axis.extent or self.dealt is not None:
             raise NotLowered(f"{title(node)}: loops over clusters inside others over the same axis")
         is_alone = node.halo is Halo.EXCHANGED
+        if is_alone and node.passes < self.code.clusters:
+            raise NotLowered(f"{title(node)}: exchange with clusters that have no range")
         return PlanLoop(axis, group, inside, CLUSTERS, step, node.passes, is_alone=is_alone)
 
     def cluster_spans(self, node: Loop, made: Made) -> dict[str, dict[Axis, Span]]:

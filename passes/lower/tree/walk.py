@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -29,8 +30,8 @@ from frustum.dialects.plan.tree import (
     layers_in,
     nodes_in,
 )
-from frustum.passes.lower.tree.cluster_loops import ClusterLoops
 from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.computes import Computes
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import DramTensors
 from frustum.passes.lower.tree.loop_spans import Made, PlanLoop, Roll
@@ -43,8 +44,76 @@ from frustum.passes.lower.tree.spans import (
     later,
     span_of,
     step_at,
+    still,
 )
 from frustum.passes.lower.tree.sram_buffers import Stored, missing_of
+
+
+class ClusterLoops(Computes, ABC):
+    """Writes loops over clusters, and what of loops in time is another thing inside these."""
+
+    used: int
+
+    @abstractmethod
+    def visit(self, node: Node, made: Made, held: Held) -> None:
+        """Writes a node."""
+
+    @abstractmethod
+    def body(self, node: Sequence, made: Made, held: Held, *, is_ahead: bool = True) -> None:
+        """Writes the body of a loop in time."""
+
+    def peeled(self, node: Loop, loop: PlanLoop, found: Made, made: Made, held: Held) -> None:
+        """A rolling loop in a cluster's share: its first pass makes what all later ones need of what lies before them,
+        which is not where the tensor begins."""
+        level, rings, block = loop.level, dict[tuple[Tensor, tuple[str, ...]], Place](), self.code.block
+        first = {name: {axis: still(span, level) for axis, span in spans.items()} for name, spans in found.items()}
+        self.rolls.append(Roll(level, loop.group, {}, {**made, **found}, block, rings=rings))
+        self.visit(node.body, {**made, **first}, held)
+        self.rolls.pop()
+        later_spans = {
+            name: {axis: later(span, level, -1) for axis, span in self.rolled_spans(spans, loop.group, level).items()}
+            for name, spans in found.items()
+        }  # fmt: skip
+        inner = {**made, **later_spans}
+        with self.code.repeat(loop.count - 1, is_kept=True):
+            self.rolls.append(Roll(level, loop.group, {}, inner, block, rings=rings))
+            self.body(node.body, inner, held, is_ahead=False)
+            self.rolls.pop()
+
+    def over_clusters(self, node: Loop, made: Made, held: Held) -> None:
+        """A loop whose passes clusters make at the same time."""
+        found, summed = self.cluster_spans(node, made), self.summed_in(node)
+        waiting = [layer for layer in summed if not self.here[layer.result]]
+        for layer in waiting:
+            self.here[layer.result].append(self.buffer(layer.result, [layer.name], made))
+        for layer in summed:
+            self.check_sum(node, layer, made)
+        self.dealt = Dealt(self.known_class(node)[1], node.halo is Halo.EXCHANGED, tuple(layers_in(node)), node.passes)
+        self.visit(node.body, {**made, **found}, held)
+        self.dealt = None
+        inside = {*layers_in(node)}
+        for layer in (self.layers[name] for name in layers_in(node)):
+            if layer in summed or self.is_made_anew(layer.result):
+                continue
+            box = {axis: span_of(found[layer.name], axis) for axis in layer.result.axes}
+            for place in self.here[layer.result]:
+                if any(layer.result in self.read_by(name) for name in place.users if name not in inside):
+                    self.exchange(layer.result, place, box, place.box)
+        for layer in summed:
+            self.join_parts(layer, made, found[layer.name])
+        for layer in waiting:
+            self.store(layer, {axis: span_of(made[layer.name], axis) for axis in layer.result.axes})
+            self.used -= self.here[layer.result].pop().taken
+
+    def check_sum(self, node: Loop, layer: Layer, made: Made) -> None:
+        """NotLowered where a sum over clusters is not joined in one place, once."""
+        shares = [
+            r for each in nodes_in(self.plan) if isinstance(each, Sequence) for r in each.residents
+            if r.tensor == layer.result.name and (r.sharded or any(each is own for own in nodes_in(node)))
+        ]  # fmt: skip
+        is_one = not shares and len(self.here[layer.result]) == 1 and not self.here[layer.result][0].has
+        if not is_one or node.passes < self.code.clusters or self.sum_levels(layer, made):
+            raise NotLowered(f"{title(node)}: sums of {layer.name} over clusters, which are not resident around it")
 
 
 class PlanWalk(ClusterLoops):
@@ -76,7 +145,8 @@ class PlanWalk(ClusterLoops):
         }
         self.capacity: int = code.target.cluster.sram.capacity_bytes
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
-        self.used = self.most = 0
+        self.used: int = 0
+        self.most: int = 0
         self.later: int = self.capacity
         self.inside: frozenset[str] = frozenset()
         self.rolls: list[Roll] = []
@@ -132,6 +202,8 @@ class PlanWalk(ClusterLoops):
                 self.body(node.body, {**made, **found}, held)
             return
         if any(span.start.cluster and span.extent > step_at(span, level) for span in self.ends_in(node, found, group)):
+            if self.dealt is not None and self.dealt.ranges < self.code.clusters:
+                raise NotLowered(f"{title(node)}: rows that roll where some clusters have no range")
             self.peeled(node, loop, found, made, held)
             return
         before = self.passes_before(node, found, group, level)
@@ -292,12 +364,10 @@ class PlanWalk(ClusterLoops):
         tensor = self.tensors[resident.tensor]
         if self.is_made_anew(tensor):
             return
-        first, *later = node.children[resident.first : resident.last + 1]
+        first = node.children[resident.first]
         maker, (*outer, place) = self.network.maker[tensor], self.here[tensor]
         near = self.opened([first], made) if self.dealt is None else made
         box = {axis: span_of(near[maker.name], axis) for axis in tensor.axes}
-        if self.dealt is not None and self.dealt.is_exchanged and self.is_read(resident, later):
-            self.exchange(tensor, place, box, place.box)
         if not self.leaves(tensor, node, resident) or held.get(tensor) == ():
             return
         nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})

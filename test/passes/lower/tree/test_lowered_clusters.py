@@ -1,5 +1,7 @@
 """Plans over clusters as programs: values in checked mode, bytes of DRAM, and what goes over links."""
 
+import contextlib
+
 import lowered_plans
 import plan_nets
 import pytest
@@ -12,7 +14,6 @@ from frustum.dialects import graph as g
 from frustum.dialects.plan.check import PlanError
 from frustum.dialects.plan.clusters import clusters_of
 from frustum.dialects.plan.count import count
-from frustum.dialects.plan.tree import Halo, Loop, Over, nodes_in
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.tree.trace import fitting_plan
@@ -39,6 +40,10 @@ def halved_net(net):
 CASES = {
     "recomputed": (rows_net, "for conv_2.y step 4 of 16 over clusters recomputed { compute conv_1, conv_2 }"),
     "exchanged": (rows_net, "for conv_2.y step 4 of 16 over clusters exchanged { compute conv_1, conv_2 }"),
+    "exchanged, resident": (
+        rows_net,
+        "for conv_2.y step 4 of 16 over clusters exchanged { resident conv_1 { compute conv_1 compute conv_2 } }",
+    ),
     "fewer ranges than clusters": (
         rows_net, "for conv_2.y step 6 of 16 over clusters recomputed { compute conv_1, conv_2 }"
     ),
@@ -103,19 +108,14 @@ def test_searched_plans_run_on_clusters(build, clusters):
 
 
 def check(case, kib, cores):
+    """Values alone: bytes of plans that nobody would search are those of the cases above."""
     try:
         count(case.axes, case.plan)
     except PlanError:
         assume(False)
     target = lowered_plans.machine("default", kib * 1024, cores, max(2, clusters_of(case.plan)))
-    try:
-        moved, counted = lowered_plans.check_lowered(case, target)
-    except (NotLowered, DoesNotFit):
-        return
-    loops = [node for node in nodes_in(case.plan) if isinstance(node, Loop)]
-    is_exchanged = any(loop.halo is Halo.EXCHANGED and loop.over is Over.CLUSTERS for loop in loops)
-    if lowered_plans.is_plain(case) and not is_exchanged:  # of uneven shares several clusters load the rest
-        assert moved <= counted
+    with contextlib.suppress(NotLowered, DoesNotFit):
+        lowered_plans.check_lowered(case, target)
 
 
 @given(random_plans.distributed())
