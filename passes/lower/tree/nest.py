@@ -21,7 +21,6 @@ from frustum.dialects.isa.program import (
     Affine,
     CopyEngine,
     Element,
-    Memory,
     Span,
 )
 from frustum.passes.lower.tree.code import Code
@@ -414,7 +413,3 @@ def dims_of(
         found.append(FetchDim(each, span, size))
         size *= span.extent
     return tuple(reversed(found)), size
-
-
-def memory_of(want: Want) -> Memory:
-    return want.memory

@@ -201,11 +201,10 @@ def _joined(a: Span, b: Span) -> Span:
 
 def step_at(span: Span, level: int) -> int:
     """How far a pass of the loop at a level moves a span."""
-    return moved_by(span.start, level)
+    return _moved_by(span.start, level)
 
 
-def moved_by(value: Affine, level: int) -> int:
-    """How far a pass of the loop at a level moves a value."""
+def _moved_by(value: Affine, level: int) -> int:
     if level == CLUSTERS:
         return value.cluster
     return value.loops[level] if level < len(value.loops) else 0
@@ -259,7 +258,7 @@ def later(span: Span, level: int, passes: int) -> Span:
 
 
 def _moved(value: Affine, level: int, passes: int) -> Affine:
-    return value - passes * value.loops[level] if level < len(value.loops) else value
+    return value - passes * _moved_by(value, level)
 
 
 def is_repeated(box: Mapping[Axis, Span], counts: Sequence[int], clusters: int) -> bool:

@@ -341,7 +341,6 @@ class SramBuffers(OverClusters, RunningNumbers):
         return next((m.result for m in makers if m and m.role == "sums" and m.source is layer.source), None)
 
 
-
 def turned_back(piece: Piece) -> list[tuple[Axis, Position]] | None:
     """The axes of a reader's result by those of the tensor that it reads position for position; None where it does
     not."""

@@ -360,16 +360,13 @@ class PlanWalk(ClusterLoops):
         return size * is_ahead
 
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
-        """Its maker is done: who holds it gets it, and DRAM where others want it."""
+        """What its maker has made goes to DRAM where others want it."""
         tensor = self.tensors[resident.tensor]
-        if self.is_made_anew(tensor):
+        if not self.leaves(tensor, node, resident) or held.get(tensor) == () or self.is_made_anew(tensor):
             return
-        first = node.children[resident.first]
         maker, (*outer, place) = self.network.maker[tensor], self.here[tensor]
-        near = self.opened([first], made) if self.dealt is None else made
+        near = self.opened([node.children[resident.first]], made) if self.dealt is None else made
         box = {axis: span_of(near[maker.name], axis) for axis in tensor.axes}
-        if not self.leaves(tensor, node, resident) or held.get(tensor) == ():
-            return
         nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})
         if place.has and missing_of(tensor, [*outer, place], box) == missing_of(tensor, [*outer, nothing], box):
             return  # of a part from the middle all has been stored
