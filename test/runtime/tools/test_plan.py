@@ -373,7 +373,8 @@ def test_what_a_byte_takes_is_what_the_machine_says():
     assert per_byte(Wishes("energy", target)) == dram.energy_pj_per_byte + sram.energy_pj_per_byte
 
 
-def test_clusters_without_links_are_planned_as_one(tmp_path, capsys):
+@pytest.mark.parametrize("command", ["plan", pytest.param("curve", marks=pytest.mark.slow)])
+def test_clusters_without_links_are_planned_as_one(command, tmp_path, capsys):
     """Bytes that clusters would receive of each other have no way; a plan and a curve are those of one cluster."""
     model, found = planned_models.save(tmp_path, "perceptron", planned_models.perceptron()), []
     for clusters in (1, 2):
@@ -382,8 +383,7 @@ def test_clusters_without_links_are_planned_as_one(tmp_path, capsys):
         target.write_text(planned_models.TARGET.format(name="apart", kib=16).replace(
             "chip: {", f"chip: {{clusters: {clusters}, "
         ))
-        for command in ("plan", "curve"):
-            assert main([command, model, "--target", str(target)]) == 0
+        assert main([command, model, "--target", str(target)]) == 0
         found.append(capsys.readouterr().out)
     assert found[0] == found[1] and "over clusters" not in found[1]
 

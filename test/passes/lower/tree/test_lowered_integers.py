@@ -136,6 +136,7 @@ NETWORKS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize("kib", [8, 512])
 @pytest.mark.parametrize("build", [*NETWORKS, accumulators, converted], ids=lambda build: build.__name__)
 def test_bits_are_those_of_the_network(build, kib):
@@ -320,6 +321,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_give_the_bits_of_the_planner_of_units(kind, tmp_path):
     path = tmp_path / "model.onnx"

@@ -61,6 +61,7 @@ def large_softmax(net):
     return net.layer(g.SoftmaxOp(net.input(1, 2, 40000), 2))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("build", "layer"), [(large_norm, "normalise_1"), (large_softmax, "softmax_1")])
 def test_no_core_holds_all_of_what_is_reduced(build, layer):
     """That takes 160,000 bytes, a core of `edge` has 65,536."""

@@ -121,12 +121,14 @@ READ = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(but=12)
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("name", READ)
 def test_what_layers_read(name, cores):
     assert moved(READ[name], cores=cores) == 0
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("kib", [2, 4])
 @pytest.mark.parametrize("name", ["transposed", "upsampled", "reflected", "reshaped", "pooled"])
 def test_what_layers_read_in_little_memory(name, kib):

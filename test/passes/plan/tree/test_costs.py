@@ -23,7 +23,7 @@ from frustum.passes.plan.tree.units import LEVELS
 from frustum.passes.plan.tree.wishes import WishError, Wishes
 
 EDGE = targets.load("edge")
-NETS = [residual, attention, conv_stack, depthwise]
+NETS = [depthwise, residual, attention, conv_stack]
 
 
 def nests(net, wishes):

@@ -48,6 +48,7 @@ def test_each_order_has_each_layer_once_behind_what_it_reads(build):
         check_plan(net, Sequence(tuple(Compute((layer.name,)) for layer in other.layers)))
 
 
+@pytest.mark.slow
 def test_branches_one_after_the_other_leave_more_room():
     """In turn a unit has both branches, or each map of both goes through DRAM."""
     net, capacity = case(branches).axes, 6 << 10

@@ -40,7 +40,7 @@ def test_with_its_own_cuts_a_plan_is_found_again(name, capacity):
     assert recounted.dram_bytes <= counted.dram_bytes and recounted.sram_bytes <= capacity
 
 
-@settings(max_examples=8, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(random_plans.networks(), st.sampled_from([1 << 11, 1 << 13, 1 << 14]), st.sampled_from([1, 3]))
 def test_with_their_own_cuts_plans_of_random_networks_are_found_again(drawn, capacity, clusters):
     """Of 400 networks on 2026-11-28 all."""
