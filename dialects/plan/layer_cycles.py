@@ -187,6 +187,17 @@ class ClusterCycles:
         over_port = (own + for_all) / cluster.sram.port_bytes_per_cycle
         return larger(larger(moved, for_all / cluster.bus.bytes_per_cycle), over_port)
 
+    def carried(self, size: Cycles) -> Cycles:
+        """Of sums that go on: all cores bring them at the same time, and take them away, over a port that one of them
+        has at a time."""
+        cluster = self.cluster
+        own = size / cluster.cores
+        at_once = own / cluster.core.mvdma.bytes_per_cycle
+        return 2 * (at_once + (cluster.cores - 1) * own / cluster.sram.port_bytes_per_cycle)
+
+    def holds(self, size: Cycles) -> Cycles:
+        """Whether so many bytes, dealt to the cores, lie in their NRAM."""
+        return size / self.cluster.cores <= self.cluster.core.nram.capacity_bytes
 
     def energy_pj(self, layer: Layer, points: Any, size: Any) -> Any:
         """Of a layer's part: multiply-accumulates, and bytes that cores take in and give."""

@@ -130,23 +130,21 @@ class StreamedLayer:
         }  # fmt: skip
         extents = dict(self.extents) if axis is None else {**self.extents, axis: np.minimum(steps, extent)}
         summed = axis is not None and axis in self.layer.combine and axis not in self.layer.result.axes
+        cluster = ClusterCycles(self.target.cluster)
         in_step: Cycles = 0.0
+        waits: Cycles = 0.0
         if -1 in stored and self.layer.macs:
             stays = summed and self.stays(axis, extent)
             times = 0 if stays else 1 + (self.goes_on or summed)
             once = stored[-1] * (1 + self.goes_on) / counts if stays else 0
             if times > 1:
-                in_step = 2 * self.in_step(stored[-1])
+                in_step = cluster.carried(stored[-1])
+            elif stays and self.goes_on:
+                waits = cluster.carried(stored[-1])
             stored[-1] = stored[-1] * times + once
-        found = ClusterCycles(self.target.cluster).of(self.layer, self.products, extents, stored)
+        found = cluster.of(self.layer, self.products, extents, stored)
         latency = self.target.cluster.sram.latency_cycles + self.target.core.nram.latency_cycles
-        return np.asarray(counts * (np.maximum(found.alone, in_step) + latency))
-
-    def in_step(self, size: Cycles) -> Cycles:
-        """Of sums that all cores bring or take at the same time, over a port that one of them has at a time."""
-        cluster = self.target.cluster
-        own = size / cluster.cores
-        return own / cluster.core.mvdma.bytes_per_cycle + (cluster.cores - 1) * own / cluster.sram.port_bytes_per_cycle
+        return np.asarray(counts * (np.maximum(found.alone, in_step) + latency) + waits)
 
     def moves(self, k: int, axis: Axis | None) -> bool:
         """Whether a slice has a slice of this operand, or of the result."""

@@ -168,6 +168,7 @@ class PieceCosts:
             out * (size_of(self.elements[self.layer.result]) * self.kernel.planes), self.run_out(extents)
         )  # fmt: skip
         written = times * (np.maximum(size / core.mvdma.bytes_per_cycle, port) + 1)
+        loads, within = np.maximum(own, bus), math.prod(counts[axis] for axis in self.summed)
         if self.goes_on:  # sums lie in SRAM between passes, but for those that stay in the cores over all slices
             stays = (self.slices in self.summed) & ~self.are_several(self.layer.result.axes, counts)
             own, read = own + 2 * written * ~stays, read + times * port * cores * ~stays
@@ -179,7 +180,20 @@ class PieceCosts:
         moved = np.maximum(np.maximum(own, bus), np.maximum(read, times * port * cores))
         by_turns = (computed + own + bus + passes * cluster.sram.latency_cycles) / 2
         by_turns = np.maximum(by_turns, in_step)
-        return np.maximum(np.maximum(computed, moved), by_turns) + np.minimum(computed, moved) / passes
+        # behind operands that come piece by piece no sums come early
+        alone = np.where((within > 1) & (in_step > 0), in_step + loads / within, 0.0)
+        begins = self.beginnings(order, counts)
+        first = np.minimum(computed, moved) / passes + (begins - 1) * (loads / passes + written / times)
+        return np.maximum(np.maximum(computed, moved), by_turns) + first + alone
+
+    def beginnings(self, order: Sequence[Axis], counts: Extents) -> Any:
+        """How often the innermost loop over pieces of the result begins: what comes first is waited for."""
+        found: Any = 1
+        inner: Any = 1
+        for axis in reversed([axis for axis in order if axis not in self.summed]):
+            found = np.where(inner > 1, found * counts[axis], found)
+            inner = np.where(inner > 1, inner, counts[axis])
+        return found
 
     @cached_property
     def goes_on(self) -> bool:

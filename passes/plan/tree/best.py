@@ -41,8 +41,9 @@ class NestWays:
 
 def nest_ways(
     own: LayerInterval, extents: Extents, limits: SearchLimits, known: KnownPasses, costs: NestCosts | None = None
-) -> NestWays:  # fmt: skip
-    """Under no loop, under one, under two: each with all steps."""
+) -> list[NestWays]:  # fmt: skip
+    """Under no loop, under one, under two: each with all steps.  Where cores count, and what is summed may come in
+    slices: once more without such slices."""
     levels, longest = list[Passes](), list[int]()
     for group, is_windowed in own.classes:
         steps = steps_of(own, group, extents, limits.steps)
@@ -57,12 +58,17 @@ def nest_ways(
         if levels[outer].cut.is_rolling:
             levels.append(Passes(own, replace(levels[outer].cut, is_rolling=False), extents, known))
             pairs += [(len(levels) - 1, inner) for inner in some if inner != outer]
-    interior = Interior(own, extents, costs)
-    loops = NestLoops.of(interior, levels)
-    numbers = np.arange(loops.first[single])
     for k in steps_at:  # every nest has the loop over what layers carry
-        numbers, pairs = loops.steps(k), [pair for pair in pairs if k in pair]
-    return NestWays(interior, loops, np.array([np.zeros_like(numbers), numbers]), pairs)
+        pairs = [pair for pair in pairs if k in pair]
+    interiors = [Interior(own, extents, costs)]
+    if costs is not None and interiors[0].sliced:
+        interiors.append(Interior(own, extents, costs, sums_in_slices=False))
+    found = list[NestWays]()
+    for interior in interiors:
+        loops = NestLoops.of(interior, levels)
+        numbers = loops.steps(steps_at[-1]) if steps_at else np.arange(loops.first[single])
+        found.append(NestWays(interior, loops, np.array([np.zeros_like(numbers), numbers]), pairs))
+    return found
 
 
 def good_nests(
@@ -72,15 +78,15 @@ def good_nests(
     """Those candidates that are best for some size of SRAM where nothing is there before, or everything.  Of two loops
     the steps are coarse first, then near the good ones."""
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-    ways = nest_ways(own, extents, limits, known, costs)
     best = _Best(nothing, room), _Best(everything, room)
-    _add(best, ways, ways.singles)
-    if ways.pairs:
-        coarse = ways.of_two(stride=3)
-        good = _add(best, ways, coarse)
-        near = ways.loops.near(good, coarse)
-        if near.size:
-            _add(best, ways, near)
+    for ways in nest_ways(own, extents, limits, known, costs):
+        _add(best, ways, ways.singles)
+        if ways.pairs:
+            coarse = ways.of_two(stride=3)
+            good = _add(best, ways, coarse)
+            near = ways.loops.near(good, coarse)
+            if near.size:
+                _add(best, ways, near)
     return _Best.joined(*best)
 
 

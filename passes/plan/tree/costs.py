@@ -17,6 +17,7 @@ import numpy as np
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.count import SLICE, SLICE_COPIES
 from frustum.dialects.plan.layer_cycles import ClusterCycles, MatrixProduct, crossing_pj, products_of
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.prices import BUSY
@@ -87,10 +88,11 @@ class NestCosts:
 
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],
-        tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor],
+        tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor], sliced: Mapping[Layer, Axis],
     ) -> Floats:  # fmt: skip
         """Bytes that the port could have moved, [candidates].  `parts`: of each loop from the outermost; `tiles`: bytes
-        of tensors in a pass; `inside`: those that no other layers have."""
+        of tensors in a pass; `inside`: those that no other layers have; `sliced`: axes of sums along which operands
+        stream."""
         shape = parts[0].runs.shape[1]
         total = np.zeros((4, shape))
         for k, layer in enumerate(layers):
@@ -103,13 +105,33 @@ class NestCosts:
             if layer not in self.products:
                 self.products[layer] = tuple(products_of(layer))
             found = self.cluster.of(layer, self.products[layer], cut, stored)
-            total += [runs * each for each in (found.matrix, found.vector, found.copies, found.alone)]
+            waits = self.waits(layer, k, parts, stored, found.matrix, cut, sliced.get(layer))
+            total += [runs * each for each in (found.matrix + waits, found.vector, found.copies, found.alone + waits)]
         if self.is_energy:
             return total[0] / crossing_pj(self.target)
         busiest = total[:3].max(axis=0)
         passes = np.maximum.reduce([np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))])
         cycles = busiest + (total[3] - busiest) / np.maximum(passes, 1.0)
         return cycles * self.target.chip.dram.port_bytes_per_cycle
+
+    def waits(
+        self, layer: Layer, k: int, parts: list[LayerParts], stored: Mapping[int, Floats], matrix: Floats,
+        cut: Mapping[Axis, Ints], sliced: Axis | None,
+    ) -> Floats:  # fmt: skip
+        """Cycles in which the cores wait in a pass for sums that passes or slices before have begun: for all that they
+        hold, or for what comes while they work.  `sliced`: the axis along which what is summed comes in slices."""
+        summed = [axis for axis in layer.combine if axis not in layer.result.axes]
+        places, goes_on = [layer.axes.index(axis) for axis in summed], np.zeros(parts[0].runs.shape[1], bool)
+        for part in parts:
+            goes_on |= np.isin(part.axis[k], places) & (part.runs[k] > 1)
+        if not layer.macs or -1 not in stored or (sliced is None and not goes_on.any()):
+            return np.zeros(len(goes_on))
+        carried = self.cluster.carried(stored[-1])
+        slices = 1.0 if sliced is None else np.ceil(cut[sliced] / SLICE)
+        share = SLICE_COPIES * np.minimum(1.0, SLICE / np.prod([cut[axis] for axis in summed], axis=0))
+        is_held = self.cluster.holds(stored[-1] + share * sum(size for at, size in stored.items() if at >= 0))
+        times = np.where(goes_on, slices, slices - 1)
+        return np.where(is_held, goes_on * carried, np.maximum(0.0, times * carried - matrix))
 
     def cut(
         self, layer: Layer, k: int, extents: Mapping[Axis, int], parts: list[LayerParts]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,8 @@ NO_BYTES = 1e-3
 
 
 class Interior:
-    """What nests of an interval have in common: sizes, lives, streamed axes."""
+    """What nests of an interval have in common: sizes, lives, streamed axes.  With `sums_in_slices` what is summed may
+    come in slices, as the least SRAM wants it; the sums then go back and forth where cores cannot keep them."""
 
     own: LayerInterval
     extents: Extents
@@ -53,9 +55,12 @@ class Interior:
     """Of each tensor how much wider its sums are where they wait."""
     replaced: tuple[tuple[int, int, int], ...]
     costs: NestCosts | None
+    sums_in_slices: bool
 
-    def __init__(self, own: LayerInterval, extents: Extents, costs: NestCosts | None = None) -> None:
-        self.own, self.extents, self.costs = own, extents, costs
+    def __init__(
+        self, own: LayerInterval, extents: Extents, costs: NestCosts | None = None, *, sums_in_slices: bool = True
+    ) -> None:  # fmt: skip
+        self.own, self.extents, self.costs, self.sums_in_slices = own, extents, costs, sums_in_slices
         self.tensors, self.layers, self.reads = own.touched, own.layers, own.reads
         self.sizes = np.array(
             [own.reads.size(t, extents) * own.shares[t] for t in self.tensors]
@@ -90,6 +95,8 @@ class Interior:
         plain = [self.reads.plain(layer, t) for layer, t in zip(self.first_user, self.tensors, strict=True)]
         for k, layer in enumerate(self.first_user):
             for axis in plain[k] if self.outside[k] and is_alone[k] else ():
+                if not self.sums_in_slices and is_summed(layer, axis):
+                    continue
                 found = bytes_of.setdefault(layer, {})
                 found[axis] = found.get(axis, 0.0) + self.sizes[k]
         best = {
@@ -102,12 +109,23 @@ class Interior:
         ]  # fmt: skip
 
     @cached_property
+    def sliced(self) -> dict[Layer, Axis]:
+        """Of layers whose operands all stream along what is summed, the axis."""
+        found = Counter(axes[:2] for axes in self.streams if axes is not None)
+        return {layer: axis for (layer, axis), count in found.items() if count > 1 and is_summed(layer, axis)}
+
+    @cached_property
     def work(self) -> Floats:
         """Of each layer the points, times what one costs."""
         extents = self.extents
         return np.array(
             [math.prod(extents[axis] for axis in k.axes) * max(k.macs, k.passes, 1) for k in self.layers], np.float64
         )
+
+
+def is_summed(layer: Layer, axis: Axis) -> bool:
+    """Whether a layer has sums over an axis."""
+    return layer.macs > 0 and axis in layer.combine and axis not in layer.result.axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +300,7 @@ class LoopNest:
         tiles = dict(zip(interior.tensors, np.add(*self.buffers), strict=True))
         inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
         parts = [self.loops.parts.at(numbers) for numbers in self.nests]
-        return interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside)
+        return interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside, interior.sliced)
 
     def _repeated(self) -> Floats:
         """Infinite where too much is computed again."""

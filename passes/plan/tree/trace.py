@@ -324,10 +324,11 @@ class _Trace:
         shares = np.array([place.resident.get(t, 0.0) for t in own.touched])
         room = search.room[level : level + 1]
         best: tuple[float, LoopNest, int] | None = None
-        ways = nest_ways(own, place.extents, search.limits, {}, search.costs)
-        nests = LoopNest.all_of(ways.interior, ways.loops, ways.singles)
-        if ways.pairs:
-            nests += LoopNest.all_of(ways.interior, ways.loops, ways.of_two(stride=1))
+        nests = list[LoopNest]()
+        for ways in nest_ways(own, place.extents, search.limits, {}, search.costs):
+            nests += LoopNest.all_of(ways.interior, ways.loops, ways.singles)
+            if ways.pairs:
+                nests += LoopNest.all_of(ways.interior, ways.loops, ways.of_two(stride=1))
         for nest in nests:
             priced = nest.prices.priced(shares, room)[0]
             k = int(priced.argmin())

@@ -29,7 +29,7 @@ NETS = [depthwise, residual, attention, conv_stack]
 def nests(net, wishes):
     search = PlanSearch(net, 1 << 16, wishes=wishes)
     placed = search.placed(0, len(net.layers), search.extents)
-    ways = nest_ways(placed.own, placed.extents, search.limits, {}, search.costs)
+    ways, *_ = nest_ways(placed.own, placed.extents, search.limits, {}, search.costs)
     return ways, LoopNest(ways.interior, ways.loops, ways.singles)
 
 
