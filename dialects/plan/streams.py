@@ -131,20 +131,19 @@ class StreamedLayer:
         extents = dict(self.extents) if axis is None else {**self.extents, axis: np.minimum(steps, extent)}
         summed = axis is not None and axis in self.layer.combine and axis not in self.layer.result.axes
         cluster = ClusterCycles(self.target.cluster)
-        in_step: Cycles = 0.0
         waits: Cycles = 0.0
         if -1 in stored and self.layer.macs:
             stays = summed and self.stays(axis, extent)
             times = 0 if stays else 1 + (self.goes_on or summed)
             once = stored[-1] * (1 + self.goes_on) / counts if stays else 0
             if times > 1:
-                in_step = cluster.carried(stored[-1])
+                waits = counts * cluster.carried(stored[-1])
             elif stays and self.goes_on:
                 waits = cluster.carried(stored[-1])
             stored[-1] = stored[-1] * times + once
         found = cluster.of(self.layer, self.products, extents, stored)
         latency = self.target.cluster.sram.latency_cycles + self.target.core.nram.latency_cycles
-        return np.asarray(counts * (np.maximum(found.alone, in_step) + latency) + waits)
+        return np.asarray(counts * (found.alone + latency) + waits)
 
     def moves(self, k: int, axis: Axis | None) -> bool:
         """Whether a slice has a slice of this operand, or of the result."""

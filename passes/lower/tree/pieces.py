@@ -66,12 +66,14 @@ class PieceCosts:
     """The axis of which the part is a slice, in a loop that has it alone."""
     made: frozenset[Tensor]
     """What the pass around makes itself: it cannot come a pass ahead."""
+    start: int | None
+    """The operand that lies where sums wait: these begin with it."""
 
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any],
-        slices: Axis | None = None, made: frozenset[Tensor] = frozenset(),
+        slices: Axis | None = None, made: frozenset[Tensor] = frozenset(), start: int | None = None,
     ) -> None:  # fmt: skip
-        self.slices, self.made = slices, made
+        self.slices, self.made, self.start = slices, made, start
         self.code, self.kernel, self.elements = code, kernel, elements
         self.target: Target = code.target
         self.layer = kernel.layer
@@ -113,7 +115,7 @@ class PieceCosts:
         """Whether two pieces of everything that moves fit a core's memories."""
         counts = self.counts(extents, dealt)
         need: dict[str, Any] = {"nram": 0, "wram": 0}
-        for want in self.kernel.wants:
+        for want in self.wants:
             copies = 1 + (self.comes_early(want) | self.are_several(tuple(want.axes), counts))
             need[want.memory] = need[want.memory] + copies * (self.bytes_of(want, extents) + 16)
         made = self.layer.result.axes
@@ -154,7 +156,7 @@ class PieceCosts:
         own: Any = 0.0
         bus: Any = 0.0
         read: Any = 0.0
-        for want in self.kernel.wants:
+        for want in self.wants:
             times: Any = 1
             for k, axis in enumerate(order):
                 is_inside = np.zeros_like(passes, bool)
@@ -200,6 +202,11 @@ class PieceCosts:
             found = np.where(inner > 1, found * counts[axis], found)
             inner = np.where(inner > 1, inner, counts[axis])
         return found
+
+    @cached_property
+    def wants(self) -> list[Want]:
+        """The operands that come."""
+        return [want for want in self.kernel.wants if not self.goes_on or want.operand != self.start]
 
     @cached_property
     def goes_on(self) -> bool:
@@ -275,8 +282,9 @@ class PieceChoice(PieceCosts):
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
         steps: Mapping[Axis, int], slices: Axis | None = None, made: frozenset[Tensor] = frozenset(),
+        start: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(code, kernel, spans, elements, slices, made)
+        super().__init__(code, kernel, spans, elements, slices, made, start)
         self.known, self.steps = known, steps
 
     def best(self) -> Candidate | None:
@@ -325,7 +333,7 @@ class PieceChoice(PieceCosts):
         return (
             type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
             tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())), self.goes_on,
-            tuple(map(self.comes_early, kernel.wants)), None if self.slices is None else self.slices in self.summed,
+            self.start, tuple(map(self.comes_early, kernel.wants)), None if self.slices is None else self.slices in self.summed,
             tuple(map(self.lies, kernel.wants)), numbers(kernel.out),
             numbers(self.layer.result.axes), numbers(self.summed),
             size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),

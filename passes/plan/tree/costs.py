@@ -105,7 +105,7 @@ class NestCosts:
             if layer not in self.products:
                 self.products[layer] = tuple(products_of(layer))
             found = self.cluster.of(layer, self.products[layer], cut, stored)
-            waits = self.waits(layer, k, parts, stored, found.matrix, cut, sliced.get(layer))
+            waits = self.waits(layer, k, parts, stored, cut, sliced.get(layer))
             total += [runs * each for each in (found.matrix + waits, found.vector, found.copies, found.alone + waits)]
         if self.is_energy:
             return total[0] / crossing_pj(self.target)
@@ -115,11 +115,11 @@ class NestCosts:
         return cycles * self.target.chip.dram.port_bytes_per_cycle
 
     def waits(
-        self, layer: Layer, k: int, parts: list[LayerParts], stored: Mapping[int, Floats], matrix: Floats,
+        self, layer: Layer, k: int, parts: list[LayerParts], stored: Mapping[int, Floats],
         cut: Mapping[Axis, Ints], sliced: Axis | None,
     ) -> Floats:  # fmt: skip
-        """Cycles in which the cores wait in a pass for sums that passes or slices before have begun: for all that they
-        hold, or for what comes while they work.  `sliced`: the axis along which what is summed comes in slices."""
+        """Cycles in which the cores wait in a pass for sums that passes, or slices that they cannot hold them over, have
+        begun.  `sliced`: the axis along which what is summed comes in slices."""
         summed = [axis for axis in layer.combine if axis not in layer.result.axes]
         places, goes_on = [layer.axes.index(axis) for axis in summed], np.zeros(parts[0].runs.shape[1], bool)
         for part in parts:
@@ -127,11 +127,10 @@ class NestCosts:
         if not layer.macs or -1 not in stored or (sliced is None and not goes_on.any()):
             return np.zeros(len(goes_on))
         carried = self.cluster.carried(stored[-1])
-        slices = 1.0 if sliced is None else np.ceil(cut[sliced] / SLICE)
         share = SLICE_COPIES * np.minimum(1.0, SLICE / np.prod([cut[axis] for axis in summed], axis=0))
         is_held = self.cluster.holds(stored[-1] + share * sum(size for at, size in stored.items() if at >= 0))
-        times = np.where(goes_on, slices, slices - 1)
-        return np.where(is_held, goes_on * carried, np.maximum(0.0, times * carried - matrix))
+        slices = 1.0 if sliced is None else np.where(is_held, 1.0, np.ceil(cut[sliced] / SLICE))
+        return np.where(goes_on, slices, slices - 1) * carried
 
     def cut(
         self, layer: Layer, k: int, extents: Mapping[Axis, int], parts: list[LayerParts]

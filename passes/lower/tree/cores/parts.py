@@ -134,12 +134,15 @@ class CoreParts(SramBuffers):
     ) -> Candidate | None:  # fmt: skip
         """The same of these kernels; None where no piece fits."""
         found: Candidate | None = None
+        start = None if self.running(layer) is not None else self.begins_there(layer)
         for kernel in kernels:
             cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
             if cut and not kernel.is_online:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
             steps = self.steps(layer)
-            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, steps, slices, self.made_here).best()
+            best = PieceChoice(
+                self.code, kernel, spans, self.elements, self.known, steps, slices, self.made_here, start
+            ).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
         return found
