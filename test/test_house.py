@@ -17,7 +17,7 @@ LIMITS = {
     # that are kept; 73,200 before recurrences as operations, as layers and in plans, cycles of plans and wishes; 75,200
     # before plans as trees became programs, beside the planner and the lowering of tiles that go with the next stages
     "lines of code": 81_000,
-    "files": 580,
+    "files": 585,
     "longest file": 480,
     "longest class": 280,
     "longest function": 75,

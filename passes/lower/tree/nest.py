@@ -182,8 +182,6 @@ class PartWriter:
         """Inside how many loops an operand comes; one that nothing moves comes before all."""
         return max((k + 1 for k, loop in enumerate(self.loops) if loop.axis in want.axes), default=0)
 
-    # ------------------------------------------------------------ loops
-
     def body(self, depth: int) -> None:
         """The body inside so many loops."""
         code = self.code
@@ -392,8 +390,6 @@ class PartWriter:
             conditions.append(Affine(core=-1))  # all have made the same: one stores it
         ends = (own, place) if way == "out" else (place, own)
         transfer(self.code, "mvdma", box, *ends, conditions)
-
-    # ------------------------------------------------------------ instructions
 
     def work(self) -> Work:
         sums = self.part.sums

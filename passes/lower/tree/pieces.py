@@ -332,8 +332,9 @@ class PieceChoice(PieceCosts):
             )  # fmt: skip
         return (
             type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
-            tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())), self.goes_on,
-            self.start, tuple(map(self.comes_early, kernel.wants)), None if self.slices is None else self.slices in self.summed,
+            tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())),
+            self.goes_on, self.start, tuple(map(self.comes_early, kernel.wants)),
+            None if self.slices is None else self.slices in self.summed,
             tuple(map(self.lies, kernel.wants)), numbers(kernel.out),
             numbers(self.layer.result.axes), numbers(self.summed),
             size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),

@@ -118,8 +118,8 @@ class NestCosts:
         self, layer: Layer, k: int, parts: list[LayerParts], stored: Mapping[int, Floats],
         cut: Mapping[Axis, Ints], sliced: Axis | None,
     ) -> Floats:  # fmt: skip
-        """Cycles in which the cores wait in a pass for sums that passes, or slices that they cannot hold them over, have
-        begun.  `sliced`: the axis along which what is summed comes in slices."""
+        """Cycles in which the cores wait in a pass for sums that have begun: in passes before, or in slices before
+        where the cores cannot hold them.  `sliced`: the axis along which what is summed comes in slices."""
         summed = [axis for axis in layer.combine if axis not in layer.result.axes]
         places, goes_on = [layer.axes.index(axis) for axis in summed], np.zeros(parts[0].runs.shape[1], bool)
         for part in parts:

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.pieces import PieceCosts
-from frustum.passes.lower.tree.spans import span_of
+from frustum.passes.lower.tree.pieces import Extents, PieceCosts
+from frustum.passes.lower.tree.spans import Spans, span_of
 
 CUT = 2
 """A chain's pieces are cut along so many axes of the last result, the longest. 2026-11-28."""
@@ -34,7 +35,7 @@ PIECES = 4096
 
 
 @dataclass(frozen=True)
-class Chain:
+class CoreChain:
     """Kernels of layers one behind the other, how a piece of the last result is cut, the axis along which cores share
     it, loops over pieces from the outermost, and cycles."""
 
@@ -54,8 +55,8 @@ class Chain:
         return found
 
     def copies(self, number: int, *, leaves: bool) -> int:
-        """So many buffers the result of a layer has, for its readers that are passes behind; where it leaves the core it
-        does so a pass later."""
+        """So many buffers the result of a layer has, for its readers that are passes behind; it leaves the core a pass
+        later."""
         if not self.counts:
             return 1
         made, stages = self.kernels[number].layer.result, self.stages
@@ -74,8 +75,12 @@ def tensors_of(kernel: Kernel) -> set[Tensor]:
 
 @dataclass(frozen=True)
 class ChainChoice:
-    """All ways to cut a chain; `ways`: kernels of each layer; `part`: spans of all layers for such extents of the
-    last one's result, dealt along an axis, in so many passes of each; None where there are none; `made`: their spans as a whole; `leaving`: what leaves the core; `early`: whether loops around let operands come a pass ahead."""
+    """All ways to cut a chain.
+
+    `ways`: kernels of each layer; `part`: spans of all layers for such extents of the last one's result, dealt along an
+    axis, in so many passes of each, or None where there are none; `made`: their spans as a whole; `leaving`: what
+    leaves the core; `early`: whether loops around let operands come a pass ahead.
+    """
 
     code: Code
     ways: Sequence[Sequence[Kernel]]
@@ -85,22 +90,23 @@ class ChainChoice:
     leaving: frozenset[Tensor]
     early: bool
 
-    def best(self) -> Chain | None:
+    def best(self) -> CoreChain | None:
         """The way with the fewest cycles; None where none fits."""
         return min(self.candidates(), key=lambda chain: chain.cycles, default=None)
 
-    def candidates(self) -> Iterator[Chain]:
+    def candidates(self) -> Iterator[CoreChain]:
         for kernels in itertools.product(*self.ways):
             whole = {axis: span_of(self.made[kernels[-1].layer.name], axis) for axis in kernels[-1].layer.result.axes}
             free = [axis for axis, span in whole.items() if span.extent > 1]
             free.sort(key=lambda axis: -whole[axis].extent)
             for dealt in free if self.code.cores > 1 else [None]:
-                cut = [*dict.fromkeys([*([] if dealt is None else [dealt]), *free])][: CUT if dealt is None else CUT + 1]
+                first = [] if dealt is None else [dealt]
+                cut = [*dict.fromkeys([*first, *free])][: CUT + len(first)]
                 yield from self.cut(kernels, whole, dealt, cut)
 
     def cut(
         self, kernels: tuple[Kernel, ...], whole: Mapping[Axis, Span], dealt: Axis | None, cut: Sequence[Axis]
-    ) -> Iterator[Chain]:  # fmt: skip
+    ) -> Iterator[CoreChain]:  # fmt: skip
         """Of these axes all extents, by halves."""
         own = {axis: ceil_div(whole[axis].extent, self.code.cores if axis is dealt else 1) for axis in cut}
         for extents in itertools.product(*(_halves(own[axis]) for axis in cut)):
@@ -110,60 +116,91 @@ class ChainChoice:
                 continue
             order = tuple(sorted((axis for axis in cut if counts[axis] > 1), key=lambda axis: counts[axis]))
             parts = self.part(found, dealt, {axis: counts[axis] for axis in order})
-            chain = Chain(kernels, found, dealt, order, tuple(counts[axis] for axis in order), 0.0)
+            chain = CoreChain(kernels, found, dealt, order, tuple(counts[axis] for axis in order), 0.0)
             cycles = None if parts is None else self.cycles(chain, parts)
             if cycles is not None:
                 yield replace(chain, cycles=cycles)
 
-    def cycles(self, chain: Chain, parts: Made) -> float | None:
+    def cycles(self, chain: CoreChain, parts: Made) -> float | None:
         """Of the busiest core; None where a piece does not fit."""
-        kernels, dealt, counts = chain.kernels, chain.dealt, chain.counts
-        core, cluster = self.code.target.core, self.code.target.cluster
-        passes, several = math.prod(counts), bool(counts)
-        engines, room = {"matrix": 0.0, "vector": 0.0, "mvdma": 0.0, "bus": 0.0}, {"nram": 0, "wram": 0}
-        once, first = 0.0, 0.0
-        made = {kernel.layer.result for kernel in kernels[:-1]}
-        for number, kernel in enumerate(kernels):
-            layer = kernel.layer
-            spans = {axis: span_of(parts[layer.name], axis) for axis in layer.axes}
-            if any(spans[axis].extent < span_of(self.made[layer.name], axis).extent for axis in kernel.whole):
-                return None
-            costs = PieceCosts(self.code, kernel, spans, self.elements)
-            own = {axis: np.array([span.extent]) for axis, span in spans.items()}
-            computing = float(np.asarray(costs.computing(own)).item()) + core.nram.latency_cycles
-            engines["matrix" if is_on_matrix(kernel) else "vector"] += computing
-            first += computing
-            for want in kernel.wants:
-                if any(p.tensor in made for p in layer.operands[want.operand].pieces):
-                    continue
-                size = float(np.asarray(costs.bytes_of(want, own)).item())
-                moves = several and self.moves(want, layer.name, spans)
-                room[want.memory] += int(size + 16) * (2 if moves or (self.early and not several) else 1)
-                port = float(np.asarray(costs.crossing(size, costs.run_in(want, own))[1]).item())
-                is_own = dealt is not None and self.moves(want, layer.name, spans)
-                speed = core.mvdma.bytes_per_cycle if is_own else cluster.bus.bytes_per_cycle
-                cycles = max(size / speed, port * (self.code.cores if is_own else 1)) + cluster.sram.latency_cycles
-                engines["mvdma" if is_own else "bus"] += cycles if moves else cycles / passes
-                once += 0.0 if moves else cycles
-            for scratch in kernel.scratch:
-                size = math.prod(spans[axis].extent for axis in scratch.axes) * ELEMENT_BYTES[scratch.element] + 16
-                room["nram"] += size * (1 if scratch.plane is None else 2)
-            result = math.prod(spans[axis].extent for axis in layer.result.axes)
-            size = result * size_of(self.elements[layer.result]) * kernel.planes + 16
-            leaves = layer.result in self.leaving
-            room["nram"] += size * chain.copies(number, leaves=leaves)
-            if not leaves:
-                continue
-            port = float(np.asarray(costs.crossing(size, costs.run_out(own))[1]).item())
-            engines["mvdma"] += max(size / core.mvdma.bytes_per_cycle, port * self.code.cores) + cluster.sram.latency_cycles
-        if room["nram"] > core.nram.capacity_bytes or room["wram"] > core.wram.capacity_bytes:
+        account = ChainAccount(self, chain, parts)
+        if not all(account.add(number) for number in range(len(chain.kernels))):
             return None
-        begins = math.prod(counts[:-1])
-        return passes * max(engines.values()) + begins * (first + engines["mvdma"]) + once
+        core = self.code.target.core
+        if account.room["nram"] > core.nram.capacity_bytes or account.room["wram"] > core.wram.capacity_bytes:
+            return None
+        begins = math.prod(chain.counts[:-1])
+        first = account.first + account.engines["mvdma"]
+        return account.passes * max(account.engines.values()) + begins * first + account.once
 
-    def moves(self, want: Want, name: str, spans: Mapping[Axis, Span]) -> bool:
-        """Whether a piece has a part of an operand."""
-        return any(spans[axis].extent < span_of(self.made[name], axis).extent for axis in want.axes)
+
+class ChainAccount:
+    """What a piece of a chain takes: cycles of engines, bytes of a core's memories; `first`: of what works, one after
+    the other; `once`: cycles of what comes before all pieces."""
+
+    def __init__(self, choice: ChainChoice, chain: CoreChain, parts: Made) -> None:
+        self.choice: ChainChoice = choice
+        self.chain: CoreChain = chain
+        self.parts: Made = parts
+        self.code: Code = choice.code
+        self.passes: int = math.prod(chain.counts)
+        self.engines: dict[str, float] = {"matrix": 0.0, "vector": 0.0, "mvdma": 0.0, "bus": 0.0}
+        self.room: dict[str, float] = {"nram": 0.0, "wram": 0.0}
+        self.first: float = 0.0
+        self.once: float = 0.0
+        self.made: set[Tensor] = {kernel.layer.result for kernel in chain.kernels[:-1]}
+
+    def add(self, number: int) -> bool:
+        """A layer; false where a piece has not all of what it needs all of."""
+        kernel, elements = self.chain.kernels[number], self.choice.elements
+        layer, core = kernel.layer, self.code.target.core
+        spans = {axis: span_of(self.parts[layer.name], axis) for axis in layer.axes}
+        whole = self.choice.made[layer.name]
+        if any(spans[axis].extent < span_of(whole, axis).extent for axis in kernel.whole):
+            return False
+        costs = PieceCosts(self.code, kernel, spans, elements)
+        extents = {axis: np.array([span.extent]) for axis, span in spans.items()}
+        computing = _number(costs.computing(extents)) + core.nram.latency_cycles
+        self.engines["matrix" if is_on_matrix(kernel) else "vector"] += computing
+        self.first += computing
+        for want in kernel.wants:
+            if not any(piece.tensor in self.made for piece in layer.operands[want.operand].pieces):
+                self.operand(costs, want, extents, is_moved(want, spans, whole))
+        for scratch in kernel.scratch:
+            size = math.prod(spans[axis].extent for axis in scratch.axes) * ELEMENT_BYTES[scratch.element] + 16
+            self.room["nram"] += size * (1 if scratch.plane is None else 2)
+        size = math.prod(spans[axis].extent for axis in layer.result.axes) * size_of(elements[layer.result])
+        size, leaves = size * kernel.planes + 16, layer.result in self.choice.leaving
+        self.room["nram"] += size * self.chain.copies(number, leaves=leaves)
+        if leaves:
+            port = _number(costs.crossing(size, costs.run_out(extents))[1]) * self.code.cores
+            latency = self.code.target.cluster.sram.latency_cycles
+            self.engines["mvdma"] += max(size / core.mvdma.bytes_per_cycle, port) + latency
+        return True
+
+    def operand(self, costs: PieceCosts, want: Want, extents: Extents, moves: bool) -> None:
+        """What comes from SRAM: of each piece its part, or all of it before."""
+        several, cluster = bool(self.chain.counts), self.code.target.cluster
+        size = _number(costs.bytes_of(want, extents))
+        is_double = moves if several else self.choice.early
+        self.room[want.memory] += (size + 16) * (1 + is_double)
+        is_own = self.chain.dealt is not None and moves
+        port = _number(costs.crossing(size, costs.run_in(want, extents))[1]) * (self.code.cores if is_own else 1)
+        speed = cluster.core.mvdma.bytes_per_cycle if is_own else cluster.bus.bytes_per_cycle
+        cycles = max(size / speed, port) + cluster.sram.latency_cycles
+        if moves and several:
+            self.engines["mvdma" if is_own else "bus"] += cycles
+        else:
+            self.once += cycles
+
+
+def is_moved(want: Want, spans: Spans, whole: Spans) -> bool:
+    """Whether a piece has a part of an operand."""
+    return any(spans[axis].extent < span_of(whole, axis).extent for axis in want.axes)
+
+
+def _number(value: Any) -> float:
+    return float(np.asarray(value).item())
 
 
 def _halves(extent: int) -> list[int]:

@@ -19,17 +19,20 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Span
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.cores.chain_choice import Chain, ChainChoice
+from frustum.passes.lower.tree.cores.chain_choice import ChainChoice, CoreChain
 from frustum.passes.lower.tree.cores.links import as_operand, reads_in_core, wants_of
 from frustum.passes.lower.tree.cores.parts import CoreParts
 from frustum.passes.lower.tree.fetch import Fetched
-from frustum.passes.lower.tree.kernels.kernel import Kernel
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import PartWriter, Pieces
-from frustum.passes.lower.tree.spans import NotLowered, Spans, end, span_of
+from frustum.passes.lower.tree.spans import NotLowered, end, span_of, step_at
 
 LONGEST = 8
 """Layers of a chain at most. 2026-11-28."""
+PAYS = 0.75
+"""A chain is made where it takes less than such a part of what its layers take one by one: these overlap more than is
+estimated. 2026-11-28."""
 
 
 class Chains(CoreParts):
@@ -38,7 +41,7 @@ class Chains(CoreParts):
     handing: frozenset[Tensor]
     later: int
 
-    def chain_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Chain | None:
+    def chain_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> CoreChain | None:
         """The longest chain that begins with the first of these layers and takes fewer cycles than its layers one by
         one; None where there is none."""
         layers = self.linked(names, own, made)
@@ -48,7 +51,7 @@ class Chains(CoreParts):
                 crossing = self.crossing(layers, made)
                 moved = sum(self.size_of(tensor, box) for tensor, box in crossing.items())
                 cycles = chain.cycles + moved / self.code.target.chip.dram.port_bytes_per_cycle
-                if cycles < sum(self.alone(layer, made) for layer in layers):
+                if cycles < PAYS * sum(self.alone(layer, made) for layer in layers):
                     return chain
             layers = layers[:-1]
         return None
@@ -101,15 +104,15 @@ class Chains(CoreParts):
         return found
 
     def may_stay(self, layer: Layer, names: Sequence[str], own: Sequence[Tensor], made: Made) -> bool:
-        """Whether layers of the chain may read a result in the core: it is whole, and they need nothing of it that other
-        passes or clusters make."""
+        """Whether layers of the chain may read a result in the core: it is whole, and they need nothing of it that
+        other passes or clusters make."""
         tensor = layer.result
         users = [name for name in names if name == layer.name or tensor in self.read_by(name)]
         is_near = tensor in own or self.is_here(tensor)
         is_whole = not self.sum_levels(layer, made) and not self.does_stay(tensor, users) and tensor not in self.carried
         return is_near and is_whole and (self.dealt is None or not self.dealt.is_exchanged)
 
-    def choice(self, layers: Sequence[Layer], made: Made) -> Chain | None:
+    def choice(self, layers: Sequence[Layer], made: Made) -> CoreChain | None:
         """The best way to make these layers as a chain."""
         inside = [layer.result for layer in layers[:-1]]
         ways = list[list[Kernel]]()
@@ -119,7 +122,7 @@ class Chains(CoreParts):
 
         def part(extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> Made | None:
             order = tuple(counts)
-            chain = Chain((), extents, dealt, order, tuple(counts.values()), 0.0)
+            chain = CoreChain((), extents, dealt, order, tuple(counts.values()), 0.0)
             try:
                 with self.code.supposed(chain.counts) as indices:
                     return self.parts_of(layers, self.cut_of(layers[-1], chain, made, indices), made)
@@ -162,7 +165,7 @@ class Chains(CoreParts):
 
     # ------------------------------------------------------------ writing
 
-    def write_chain(self, chain: Chain, made: Made) -> bool:
+    def write_chain(self, chain: CoreChain, made: Made) -> bool:
         """Adds a chain; false, and nothing, where instructions cannot say it."""
         code, used = self.code, self.used
         block, stage, depth = code.block, code.stage, code.depth
@@ -195,7 +198,8 @@ class Chains(CoreParts):
             block.add_op(op)
         return is_written
 
-    def write_links(self, chain: Chain, made: Made) -> None:
+    def write_links(self, chain: CoreChain, made: Made) -> None:
+        """The loops, with all layers in them."""
         code, layers = self.code, [kernel.layer for kernel in chain.kernels]
         with code.supposed(chain.counts) as indices:
             parts = self.parts_of(layers, self.cut_of(layers[-1], chain, made, indices), made)
@@ -203,57 +207,63 @@ class Chains(CoreParts):
                 PartWriter(code, self.layer_part(kernel, parts[kernel.layer.name], Pieces({}, None, ())))
                 for kernel in chain.kernels
             ]
-            moving = [{want for want in w.wants if self.is_moved(want.axes, w.now, len(indices))} for w in writers]
-        inside = {layer.result: number for number, layer in enumerate(layers[:-1])}
-        depth, outs = code.depth, dict[Tensor, Fetched]()
-        for number, writer in enumerate(writers):
-            code.layer = self.numbers[layers[number].name]
-            for want in writer.wants:
-                if want not in moving[number] and not self.taken(writer, want.operand, inside):
-                    writer.arrive(want, None if not chain.counts else 1)
-        with ExitStack() as loops:
+        inside = {layer.result for layer in layers[:-1]}
+        coming = [[want for want in w.wants if not self.is_inside(w.layer, want, inside)] for w in writers]
+        loops = range(code.depth, code.depth + len(chain.counts))
+        both = zip(writers, coming, strict=True)
+        moving = [[want for want in own if self.is_moved(want, writer, loops)] for writer, own in both]
+        for writer, own, moved in zip(writers, coming, moving, strict=True):
+            code.layer = self.numbers[writer.layer.name]
+            for want in (each for each in own if each not in moved):
+                writer.arrive(want, 1 if loops else None)
+        outs = dict[Tensor, Fetched]()
+        with ExitStack() as opened:
             for count in chain.counts:
-                loops.enter_context(code.repeat(count))
-            first, several = int(any(moving)) if chain.counts else 0, bool(chain.counts)
+                opened.enter_context(code.repeat(count))
+            first = int(any(moving))
             for number, writer in enumerate(writers):
-                code.layer = self.numbers[layers[number].name]
-                at = code.stage + (first + chain.stages[number] if several else 0)
-                with code.at_stage(max(0, at - 1) if several else at):
-                    for want in writer.wants:
-                        if want in moving[number] and not self.taken(writer, want.operand, inside):
-                            writer.arrive(want, 2)
-                with code.at_stage(at):
-                    leaves = self.leaves_core(writer.layer, layers)
-                    writer.begin(chain.copies(number, leaves=leaves), 2 if several else 1)
-                    for tensor in [t for t in inside if t in outs]:
-                        for want in wants_of(writer.kernel, tensor):
-                            (piece,) = writer.layer.operands[want.operand].pieces
-                            writer.held[want.operand] = as_operand(want, piece, outs[tensor], writer.now)
-                    writer.kernel.write(code, writer.work())
-                    writer.finish()
-                outs[writer.layer.result] = writer.out
+                at = code.stage + (first + chain.stages[number] if loops else 0)
+                leaves = self.leaves_core(writer.layer, layers)
+                self.write_link(writer, moving[number], outs, at, chain.copies(number, leaves=leaves), bool(loops))
                 if leaves:
-                    with code.at_stage(at + several):
+                    with code.at_stage(at + bool(loops)):
                         writer.leave()
-        assert code.depth == depth
+
+    def write_link(
+        self, writer: PartWriter, moving: Sequence[Want], outs: dict[Tensor, Fetched], at: int, copies: int,
+        is_in_loop: bool,
+    ) -> None:  # fmt: skip
+        """A piece of a layer at a stage: what it takes comes a stage before, or lies in the core already."""
+        code = self.code
+        code.layer = self.numbers[writer.layer.name]
+        with code.at_stage(at - (1 if is_in_loop and at else 0)):
+            for want in moving:
+                writer.arrive(want, 2)
+        with code.at_stage(at):
+            writer.begin(copies, 1 + is_in_loop)
+            for tensor, buffer in outs.items():
+                for want in wants_of(writer.kernel, tensor):
+                    (piece,) = writer.layer.operands[want.operand].pieces
+                    writer.held[want.operand] = as_operand(want, piece, buffer, writer.now)
+            writer.kernel.write(code, writer.work())
+            writer.finish()
+        outs[writer.layer.result] = writer.out
 
     def comes_ahead(self, tensor: Tensor, size: int) -> bool:
-        """Whether a box is loaded a pass of the innermost loop ahead: in a second buffer, for which there is room in all
-        of the loop's body."""
+        """Whether a box is loaded a pass of the innermost loop ahead: into a second buffer, for which there is room in
+        all of the loop's body."""
         room = min(self.later, self.capacity - self.most, self.capacity - self.used)
         return self.code.stage > 0 and tensor not in self.made_here and 2 * size <= room
 
-    def taken(self, writer: PartWriter, operand: int, inside: Mapping[Tensor, int]) -> bool:
+    def is_inside(self, layer: Layer, want: Want, inside: set[Tensor]) -> bool:
         """Whether an operand is a result of the chain."""
-        return any(piece.tensor in inside for piece in writer.layer.operands[operand].pieces)
+        return any(piece.tensor in inside for piece in layer.operands[want.operand].pieces)
 
-    def is_moved(self, axes: frozenset[Axis], now: Spans, loops: int) -> bool:
-        """Whether one of the innermost loops moves some of these axes."""
-        starts = [span_of(now, axis).start for axis in axes]
-        depth = len(self.code.counts)
-        return any(any(start.loops[depth - loops :]) for start in starts)
+    def is_moved(self, want: Want, writer: PartWriter, loops: range) -> bool:
+        """Whether one of these loops moves an operand."""
+        return any(step_at(span_of(writer.now, axis), level) for axis in want.axes for level in loops)
 
-    def cut_of(self, layer: Layer, chain: Chain, made: Made, indices: Sequence[Affine]) -> dict[Axis, Span]:
+    def cut_of(self, layer: Layer, chain: CoreChain, made: Made, indices: Sequence[Affine]) -> dict[Axis, Span]:
         """The piece of the last layer's result in a pass of these loops."""
         found, last = dict[Axis, Span](), made[layer.name]
         for axis, extent in chain.extents.items():

@@ -1,0 +1,97 @@
+"""Layers that follow each other in the cores: what is read there is right, and takes fewer cycles than over SRAM."""
+
+import lowered_plans
+import plan_nets
+import pytest
+from lowered_plans import case
+
+from frustum.dialects import graph as g
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.access import Piece
+from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.isa.program import Affine, Span
+from frustum.passes.lower.tree.cores import chains
+from frustum.passes.lower.tree.cores.chain_choice import CoreChain
+from frustum.passes.lower.tree.cores.links import as_operand, matched
+from frustum.passes.lower.tree.fetch import FetchDim, Fetched
+from frustum.passes.lower.tree.kernels.kernel import Want
+from frustum.runtime.machine import Machine
+
+
+def windows(net):
+    """Windows of what a layer before has made: beyond its ends is padding, and pieces overlap."""
+    x = net.input(1, 6, 20, 17)
+    return net.conv(net.conv(x, 10, 1, act="relu"), 10, (5, 3), groups=10, pads=(2, 1, 2, 1))
+
+
+def read_elsewhere(net):
+    """What leaves the core and is read there too."""
+    y = net.conv(net.input(1, 6, 13, 11), 8, 1)
+    return net.conv(net.unary("tanh", y), 5), net.unary("exp", y)
+
+
+def softmaxes(net):
+    x = net.input(40, 24)
+    return plan_nets.product(net, net.layer(g.SoftmaxOp(plan_nets.product(net, x, 32), 1)), 16)
+
+
+def gated(net):
+    """Functions of what a product makes."""
+    y = net.conv(net.input(1, 24, 40, 40), 24, 1)
+    return net.binary("mul", net.unary("tanh", y), net.unary("sigmoid", y))
+
+
+NETS = windows, gated, read_elsewhere, softmaxes, plan_nets.attention, plan_nets.residual, plan_nets.conv_stack
+
+
+def in_one_compute(build):
+    found = case(build)
+    names = ", ".join(f'"{layer.name}"' for layer in found.axes.layers)
+    return case(build, f"compute {names}")
+
+
+@pytest.mark.parametrize("cores", [1, 4])
+@pytest.mark.parametrize("build", NETS, ids=lambda build: build.__name__)
+def test_values_and_bytes(build, cores):
+    """What several layers of a chain read from DRAM comes once, where the plan counts it for each."""
+    moved, claimed = lowered_plans.check_lowered(in_one_compute(build), lowered_plans.machine(cores=cores))
+    assert moved <= claimed
+
+
+def test_chains_take_fewer_cycles(monkeypatch):
+    found, cycles = in_one_compute(gated), list[int]()
+    for longest in (1, chains.LONGEST):
+        monkeypatch.setattr(chains, "LONGEST", longest)
+        executable = lowered_plans.executable_of(found.module, found.plan, lowered_plans.machine())
+        cycles.append(Machine(executable).run(found.inputs, "timing").timeline.total_cycles)
+    assert cycles[1] < cycles[0]
+
+
+# ------------------------------------------------------------ by hand
+
+ROW, TAP, CHANNEL = Axis("row", 8), Axis("tap", 3, is_tap=True), Axis("channel", 4)
+MAP = Tensor("map", ((Axis("y", 8),), (Axis("c", 4),)), 16, Kind.INTERMEDIATE)
+WINDOW = Position(((ROW, 1), (TAP, 1)))
+
+
+def test_a_window_of_a_piece_begins_before_it():
+    (y, c), buffer = MAP.axes, object()
+    piece = Piece(MAP, ((y, Position(((ROW, 1), (TAP, 1)), -1)), (c, Position.of(CHANNEL))))
+    want = Want(0, "nram", (Position.of(CHANNEL), WINDOW))
+    assert matched(want, piece) == [c, y]
+    dims = FetchDim(Position.of(y), Span(Affine(0), 5, 8), 8), FetchDim(Position.of(c), Span(Affine(0), 4, 4), 2)
+    found = as_operand(want, piece, Fetched(buffer, "f16", dims), {ROW: Span(Affine(0), 4, 8)})
+    assert found.offset == -8 and [dim.stride for dim in found.dims] == [2, 8]
+    later = {ROW: Span(Affine(2), 2, 8)}
+    assert as_operand(want, piece, Fetched(buffer, "f16", dims), later).offset == 8
+
+
+def test_what_is_not_read_position_for_position_does_not_match():
+    y, c = MAP.axes
+    halves = Piece(MAP, ((y, Position(((ROW, 2),))), (c, Position.of(CHANNEL))))
+    assert matched(Want(0, "nram", (Position.of(ROW), Position.of(CHANNEL))), halves) is None
+
+
+def test_without_loops_one_buffer_is_enough():
+    assert CoreChain((), {}, None, (), (), 0.0).copies(0, leaves=True) == 1
