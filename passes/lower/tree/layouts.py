@@ -49,7 +49,7 @@ def is_together(order: Order, run: Order) -> bool:
 
 def runs_of(piece: Piece) -> Iterator[tuple[Order, Position]]:
     """Where the axes of a tensor are read: the parts of one, or all that are digits of one position, together,
-    outermost     first. NotLowered where nothing says it."""
+    outermost first. NotLowered where nothing says it."""
     own = dict[Axis, Position]()
     for axis, position in piece.index:
         if axis.parts is not None and position.is_linear:
