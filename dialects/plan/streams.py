@@ -135,12 +135,11 @@ class StreamedLayer:
         if -1 in stored and self.layer.macs:
             stays = summed and self.stays(axis, extent)
             times = 0 if stays else 1 + (self.goes_on or summed)
-            once = stored[-1] * (1 + self.goes_on) / counts if stays else 0
-            if times > 1:
-                waits = counts * cluster.carried(stored[-1])
-            elif stays and self.goes_on:
-                waits = cluster.carried(stored[-1])
-            stored[-1] = stored[-1] * times + once
+            if times > 1 or (stays and self.goes_on):  # cores bring them and take them away, and nothing hides it
+                waits = (1 if stays else counts) * cluster.carried(stored[-1])
+                stored[-1] = 0.0 * stored[-1]
+            else:
+                stored[-1] = stored[-1] / counts if stays else stored[-1]
         found = cluster.of(self.layer, self.products, extents, stored)
         latency = self.target.cluster.sram.latency_cycles + self.target.core.nram.latency_cycles
         return np.asarray(counts * (found.alone + latency) + waits)

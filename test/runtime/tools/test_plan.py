@@ -143,7 +143,7 @@ def cycles(text: str) -> int:
 
 
 def test_least_time_takes_fewer_cycles_and_least_bytes_move_fewer(place, tmp_path, capsys):
-    model, found = planned_models.save(tmp_path, "perceptron", planned_models.perceptron()), {}
+    model, found = planned_models.save(tmp_path, "perceptron", planned_models.perceptron(96)), {}
     for what in ("bytes", "time"):
         words = ["plan", model, "--target", str(place / "tight16.yaml"), "--dtype", "f16", "--optimise", what]
         assert main(words) == 0

@@ -17,7 +17,7 @@ from frustum.dialects.axes.axis import Axis, leaves
 from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.functions import Reduction
-from frustum.dialects.isa.program import ZERO, Box, Span, View
+from frustum.dialects.isa.program import ZERO, Affine, Box, Span, View
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.kernels.integers import scaled, scales_of, wide_scales
 from frustum.passes.lower.tree.kernels.kernel import (
@@ -337,7 +337,8 @@ class PoolKernel(Kernel):
         own = [*view.strides[:2], *(mine or other for mine, other in zip(strides, view.strides[2:], strict=True))]
         out = view_of(code, work, work.out, self.four)
         made = isa.Pool(
-            kind=str(op.kind), in_view=View(held.element, ZERO, tuple(own)), rows=spans[0], cols=spans[1], box=box,
+            kind=str(op.kind), in_view=View(held.element, Affine(held.offset), tuple(own)), rows=spans[0],
+            cols=spans[1], box=box,
             out_view=out, scales=scaled(op, view, out, chooses=True),
             kernel=tuple(each[0] for each in numbers), dilations=tuple(each[1] for each in numbers),
             strides=tuple(each[2] for each in numbers), include_pad=bool(op.count_include_pad),
@@ -398,7 +399,7 @@ class ResizeKernel(Kernel):
         made = isa.Resize(
             scales=scaled(op, view, out, chooses=True),
             mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
-            in_view=View(held.element, ZERO, tuple(strides)), out_view=out,
+            in_view=View(held.element, Affine(held.offset), tuple(strides)), out_view=out,
             rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)

@@ -42,7 +42,10 @@ def gated(net):
     return net.binary("mul", net.unary("tanh", y), net.unary("sigmoid", y))
 
 
-NETS = windows, gated, read_elsewhere, softmaxes, plan_nets.attention, plan_nets.residual, plan_nets.conv_stack
+NETS = (
+    windows, gated, read_elsewhere, softmaxes, plan_nets.attention, plan_nets.residual, plan_nets.conv_stack,
+    plan_nets.pools, plan_nets.unet,
+)  # fmt: skip
 
 
 def in_one_compute(build):
@@ -51,6 +54,7 @@ def in_one_compute(build):
     return case(build, f"compute {names}")
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("build", NETS, ids=lambda build: build.__name__)
 def test_values_and_bytes(build, cores):
