@@ -54,7 +54,7 @@ def in_one_compute(build):
     return case(build, f"compute {names}")
 
 
-@pytest.mark.slow(but=6)
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("build", NETS, ids=lambda build: build.__name__)
 def test_values_and_bytes(build, cores):
