@@ -142,6 +142,7 @@ def cycles(text: str) -> int:
     return int(found[1].replace(",", ""))
 
 
+@pytest.mark.slow
 def test_least_time_takes_fewer_cycles_and_least_bytes_move_fewer(place, tmp_path, capsys):
     model, found = planned_models.save(tmp_path, "perceptron", planned_models.perceptron()), {}
     for what in ("bytes", "time"):
@@ -373,7 +374,8 @@ def test_what_a_byte_takes_is_what_the_machine_says():
     assert per_byte(Wishes("energy", target)) == dram.energy_pj_per_byte + sram.energy_pj_per_byte
 
 
-@pytest.mark.parametrize("command", ["plan", pytest.param("curve", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["plan", "curve"])
 def test_clusters_without_links_are_planned_as_one(command, tmp_path, capsys):
     """Bytes that clusters would receive of each other have no way; a plan and a curve are those of one cluster."""
     model, found = planned_models.save(tmp_path, "perceptron", planned_models.perceptron()), []

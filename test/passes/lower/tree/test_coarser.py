@@ -29,6 +29,7 @@ def test_passes_are_merged_where_there_is_room():
     assert coarser_plan(found.axes, found.plan, {}, counted, 1 << 20) is None
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("is_large", [True, False])
 def test_both_ways_run_as_they_are_counted(is_large):
     found = case(plan_nets.unet, f"{WEIGHTS} {LOOP}")

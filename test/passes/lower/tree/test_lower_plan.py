@@ -59,7 +59,7 @@ PLANS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow(but=14)
+@pytest.mark.slow(but=8)
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("cores", [1, 4])
 def test_a_plan_is_run_as_it_is_counted(name, cores):
@@ -75,7 +75,7 @@ def test_a_part_from_the_middle_of_a_result_is_stored_once():
     assert moved == claimed - 2 * 6 * 10 * 4
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("kib", [16, 64])
 @pytest.mark.parametrize("build", [plan_nets.mlp, plan_nets.conv_stack, plan_nets.residual, plan_nets.depthwise])
 def test_found_plans_are_run_as_they_are_counted(build, kib):

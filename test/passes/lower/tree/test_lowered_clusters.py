@@ -94,7 +94,7 @@ def test_more_ranges_than_clusters_are_no_plan():
         lowered_plans.check_lowered(case, lowered_plans.machine("default", clusters=2))
 
 
-@pytest.mark.slow(but=6)
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("build", plan_nets.KINDS, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("clusters", [2, 4])
 def test_searched_plans_run_on_clusters(build, clusters):

@@ -136,7 +136,7 @@ NETWORKS = (
 )  # fmt: skip
 
 
-@pytest.mark.slow(but=6)
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("kib", [8, 512])
 @pytest.mark.parametrize("build", [*NETWORKS, accumulators, converted], ids=lambda build: build.__name__)
 def test_bits_are_those_of_the_network(build, kib):
@@ -188,6 +188,7 @@ def test_sums_wait_in_the_type_that_holds_them(name, cores):
     assert moved == claimed
 
 
+@pytest.mark.slow
 def test_sums_of_16_bit_integers_wait_in_64():
     text = SUMS["over a loop"].replace("i32", "i64")
     moved, claimed = check(case(perceptron, text, np.int16))
@@ -321,7 +322,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_give_the_bits_of_the_planner_of_units(kind, tmp_path):
     path = tmp_path / "model.onnx"

@@ -63,7 +63,7 @@ def lowered(cell, kind, kib):
     return lowered_plans.check_lowered(found, target)
 
 
-@pytest.mark.slow(but=6)
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("kib", [4, 64])

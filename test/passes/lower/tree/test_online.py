@@ -51,7 +51,7 @@ PLANS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.__name__)
 def test_keys_are_cut(build, name):

@@ -121,7 +121,7 @@ READ = {
 }  # fmt: skip
 
 
-@pytest.mark.slow(but=12)
+@pytest.mark.slow(but=8)
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("name", READ)
 def test_what_layers_read(name, cores):

@@ -73,7 +73,7 @@ def test_energy_of_a_machine_whose_bytes_take_none():
         NestCosts.of(Wishes("energy", none))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("build", NETS, ids=lambda build: build.__name__)
 def test_each_search_finds_the_least_of_its_own(build):
     """Of three plans, each judged by the evaluator: none of the others is better at what one was searched for."""
