@@ -96,13 +96,13 @@ def running_bytes(positions: int) -> int:
     return 4 * len(RUNNING) * positions
 
 
-def hands_on_statistics(layer: Layer, plan: Node, class_of: ClassOf) -> bool:
-    """Whether a layer makes what is known of an operand of its reader, in passes that hand on running numbers."""
+def hands_on_statistics(layer: Layer, loops: Iterable[Loop], class_of: ClassOf) -> bool:
+    """Whether a layer in these loops makes statistics of its reader's operand in several passes, which hand on running
+    numbers."""
+    if layer.role != "sums":
+        return False
     reduced = {axis for axis, rule in layer.combine.items() if axis not in layer.result.axes and rule is Combine.SUM}
-    loops = (node for node in nodes_in(plan) if isinstance(node, Loop) and node.passes > 1)
-    return layer.role == "sums" and any(
-        layer.name in layers_in(loop) and reduced & class_of(loop)[1] for loop in loops
-    )
+    return any(loop.passes > 1 and reduced & class_of(loop)[1] for loop in loops)
 
 
 def running_axes(

@@ -159,9 +159,9 @@ class Occupancy:
 
     def tile(self, place: Place, tensor: Tensor) -> int:
         extents = self.walk.extents.get((place, tensor))
-        maker = self.walk.network.maker.get(tensor)
-        bits = self.walk.bits(tensor)
-        if maker is not None and hands_on_statistics(maker, self.walk.plan, self.walk.known_class):
+        walk, maker = self.walk, self.walk.network.maker.get(tensor)
+        bits = walk.bits(tensor)
+        if maker is not None and hands_on_statistics(maker, walk.loops_around[maker.name], walk.known_class):
             bits += 8 * running_bytes(1)
         return 0 if extents is None else extent_bytes(bits, extents.values())
 

@@ -59,7 +59,7 @@ class Computes(Chains):
             self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
 
     def exchange_made(self, layer: Layer, names: Sequence[str], made: Made) -> None:
-        """Each cluster gets what its layers of these read beside its own part of a result."""
+        """Each cluster receives from its neighbours what these layers read beyond its own part of a result."""
         users = [name for name in names if name == layer.name or layer.result in self.read_by(name)]
         box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
         for place in self.here[layer.result] if len(users) > 1 else ():

@@ -30,7 +30,8 @@ BEYOND = 1 << 12
 
 @dataclass(frozen=True)
 class Dealt:
-    """A loop over clusters that is open.  `is_exchanged`: what lies beyond its share each gets from the others."""
+    """A loop over clusters that is open: its axes and layers, and how many clusters have a range (`ranges`).
+    `is_exchanged`: what lies beyond its share each gets from the others."""
 
     group: frozenset[Axis]
     is_exchanged: bool

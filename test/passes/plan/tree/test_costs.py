@@ -23,7 +23,7 @@ from frustum.passes.plan.tree.units import LEVELS
 from frustum.passes.plan.tree.wishes import WishError, Wishes
 
 EDGE = targets.load("edge")
-NETS = [depthwise, residual, attention, conv_stack]
+NETS = [residual, attention, conv_stack, depthwise]
 
 
 def nests(net, wishes):
