@@ -12,10 +12,11 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
 from frustum.dialects.isa.sync import ProgramOp
-from frustum.dialects.module import COMPRESSION, EXPANDED
+from frustum.dialects.module import COMPRESSION, EXPANDED, LAYERS, texts_of
 from frustum.dialects.weights.codec import Codec
 from frustum.passes.analysis.module import target_of
 from frustum.passes.dequantised import is_packed
+from frustum.passes.lower import weight_blocks as wb
 from frustum.passes.lower import weight_slots as ws
 from frustum.passes.weights import store_of
 
@@ -33,8 +34,9 @@ class CompressWeights(ModulePass):
        none, tensors stay as they are but for case 2.
     2. A tensor that the model dequantises from integers is held as these, with their scales and zero points, unless
        the codec makes it smaller.
-    3. A tensor of which the slots are not smaller than what is loaded now stays as it is; so does one that goes
-       another way than from SRAM into the cores by one copy.  Both are counted in the module attribute.
+    3. Each load is looked at by itself.  One of which the slots are not smaller than what is loaded now stays as it
+       is; so does one whose weights go another way than from SRAM into the cores, by copies that each take what that
+       load has brought (`weight_chunks.py`), and one of `raw_layers`.  They are counted in the module attribute.
     4. Loops, buffers and what copies wait for stay as they are; buffers in SRAM get smaller.
 
     Source: docs/techniques/frustum.md, "Weights".
@@ -45,17 +47,24 @@ class CompressWeights(ModulePass):
     codec: Codec | Literal["none"] = "auto"
     even: bool = False
     """Whether every slot of a tensor has the same size, as `frustum-lower-share-weights` asks for."""
+    raw_layers: tuple[str, ...] = ()
+    """Layers whose weights stay as they are."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
+        layers = texts_of(op, LAYERS)
+        numbers = frozenset(k for k, name in enumerate(layers) if name in self.raw_layers)
         for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
-            done = compress(program, ws.Blocks(store_of(op), target_of(op), self.codec, self.even))
+            done = compress(program, wb.Blocks(store_of(op), target_of(op), self.codec, self.even), numbers)
             if done is not None:
                 op.attributes[COMPRESSION] = StringAttr(json.dumps(done))
 
 
-def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
-    """Put what gets smaller by it into a stored form; what the report says of that, None where none was asked for."""
-    before = ws.weights_of(program)
+def compress(
+    program: ProgramOp, blocks: wb.Blocks, raw_layers: frozenset[int] = frozenset()
+) -> dict[str, Any] | None:  # fmt: skip
+    """Put what gets smaller by it into a stored form, but for weights of some layers; what the report says of that, None
+    where none was asked for."""
+    before = wb.weights_of(program)
     raw, expanded = Counter[str](), Counter[str]()
     for external, ways in list(ws.loads(program)):
         is_stored = is_packed(external)
@@ -65,20 +74,22 @@ def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
         if blocks.codec == "none" and not is_stored:
             continue
         try:
-            if not ways or not (is_stored or (len(ways) == 1 and ws.to_wram(ways[0].fill))):
+            if not ways:
                 raise ws.StaysRaw("goes another way")
+            if not is_stored and raw_layers & {way.fill.layer.value.data for way in ways}:
+                raise ws.StaysRaw("takes more cycles")
             blocks.bring(ways, is_smaller)
         except ws.StaysRaw as reason:
             (expanded if is_stored else raw)[str(reason)] += 1
     blocks.settle(before)
-    weights = ws.weights_of(program)
+    weights = wb.weights_of(program)
     if blocks.codec == "none" and not blocks.scaled_ones and not expanded:
         return None
-    in_slots = [each for each in weights if ws.raw_bytes(each) > 0 and ws.is_compressed(each.buffer)]
+    in_slots = [each for each in weights if wb.raw_bytes(each) > 0 and ws.is_compressed(each.buffer)]
     packed = sum(each in blocks.scaled_ones for each in in_slots)
     return {
         "codec": blocks.codec,
-        "raw_bytes": sum(map(ws.raw_bytes, weights)),
+        "raw_bytes": sum(map(wb.raw_bytes, weights)),
         "stored_bytes": sum(external.bytes.value.data for external in weights),
         "compressed_tensors": len(in_slots) - packed,
         "packed_tensors": packed,
@@ -87,7 +98,7 @@ def compress(program: ProgramOp, blocks: ws.Blocks) -> dict[str, Any] | None:
     }
 
 
-def is_smaller(slots: ws.Slots, places: ws.Places) -> bool:
+def is_smaller(run: wb.Run) -> bool:
     """Whether less is moved and held than without blocks."""
-    run_bytes = places.run_bytes
-    return run_bytes * slots.runs < slots.loaded_bytes and run_bytes <= slots.flow.held.bytes.value.data
+    is_less = run.run_bytes * run.runs < run.chunks.loaded_bytes
+    return is_less and run.run_bytes <= run.flow.held.bytes.value.data
