@@ -150,8 +150,8 @@ def built(
         return Built(raw.executable(), None)
     assert count_run is not None
     ((before, own),) = kept
-    own = replace(own, compression=choices.compression)
-    smaller = _compressed(before.clone(), own, work)
+    asked = replace(own, compression=choices.compression)
+    smaller = _compressed(before.clone(), asked, work)
     if smaller is None:
         return Built(raw.executable(), None)
     plain, less = _counted(raw, count_run), _counted(smaller, count_run)
@@ -159,7 +159,7 @@ def built(
         return Built(smaller.executable(), less)
     slower = tuple(name for name, cost in plain.layers.items() if less.of([name]).cycles > cost.cycles)
     if slower:
-        smaller = _compressed(before.clone(), replace(own, raw_layers=slower), work)
+        smaller = _compressed(before.clone(), replace(asked, raw_layers=slower), work)
         less = less if smaller is None else _counted(smaller, count_run)
         if smaller is not None and _is_less(less.cost, plain.cost, MOST_CYCLES):
             return Built(smaller.executable(), less)

@@ -62,7 +62,7 @@ class CompressWeights(ModulePass):
 def compress(
     program: ProgramOp, blocks: wb.Blocks, raw_layers: frozenset[int] = frozenset()
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Put what gets smaller by it into a stored form, but for weights of some layers; what the report says of that, None
+    """Put what gets smaller by it into a stored form, but for weights of some layers; what the report says of it, None
     where none was asked for."""
     before = wb.weights_of(program)
     raw, expanded = Counter[str](), Counter[str]()
