@@ -132,8 +132,9 @@ def built(
 
     With `choices.if_better` that of two with fewer bytes of DRAM in no more cycles: one with weights as they are, and
     one that differs from it in compressed weights alone.  They are one module up to where weights are held.  Where
-    compressed ones take more cycles, a third one has those of the layers that do as they are; it is taken if it moves
-    fewer bytes in at most `MOST_CYCLES`.  Without `count_run` nobody can compare them, and weights stay as they are.
+    compressed ones take more cycles, others are tried: pieces of the layers that do are as small as planned (of plans
+    as trees), then their weights stay as they are.  These are taken if they move fewer bytes in at most `MOST_CYCLES`.
+    Without `count_run` nobody can compare them, and weights stay as they are.
     `machine`: the target that it is for, where the module is planned for a smaller one.
     Source: docs/techniques/output-split.md, "When".
     """
@@ -154,15 +155,17 @@ def built(
     smaller = _compressed(before.clone(), asked, work)
     if smaller is None:
         return Built(raw.executable(), None)
-    plain, less = _counted(raw, count_run), _counted(smaller, count_run)
-    if _is_less(less.cost, plain.cost, 1.0):
-        return Built(smaller.executable(), less)
-    slower = tuple(name for name, cost in plain.layers.items() if less.of([name]).cycles > cost.cycles)
-    if slower:
-        smaller = _compressed(before.clone(), replace(asked, raw_layers=slower), work)
-        less = less if smaller is None else _counted(smaller, count_run)
-        if smaller is not None and _is_less(less.cost, plain.cost, MOST_CYCLES):
+    plain = _counted(raw, count_run)
+    while smaller is not None:
+        less = _counted(smaller, count_run)
+        if _is_less(less.cost, plain.cost, MOST_CYCLES if asked.apart_layers or asked.raw_layers else 1.0):
             return Built(smaller.executable(), less)
+        slower = tuple(name for name, cost in plain.layers.items() if less.of([name]).cycles > cost.cycles)
+        if not slower or asked.raw_layers:
+            break
+        is_next = asked.is_tree and not asked.apart_layers
+        asked = replace(asked, apart_layers=slower) if is_next else replace(asked, raw_layers=slower)
+        smaller = _compressed(before.clone(), asked, work)
     if run.at_stop is not None:  # who is shown the stops has seen those of the executable last
         _hold(before, own, run)
     return Built(raw.executable(), plain)

@@ -148,6 +148,8 @@ class Choices:
     """Whether nobody has asked for weights as they are: bounds then count each in the smallest form there is."""
     raw_layers: tuple[str, ...] = ()
     """Layers whose weights are not compressed."""
+    apart_layers: tuple[str, ...] = ()
+    """Layers whose weights come into the cores in pieces as small as they are planned."""
     weights: str = "replicated"
     raw_sizes: bool = False
     """Partitions are sized with weights as they are, though they are to be compressed."""
@@ -330,7 +332,9 @@ def weight_passes(choices: Choices) -> Sequence[ModulePass]:
     """What is done with weights beyond holding them as they are."""
     assert choices.compression in ("none", *CODECS), f"no codec is called {choices.compression}"
     even = choices.weights == "shared"
-    found: list[ModulePass] = [CompressWeights(cast(Any, choices.compression), even, choices.raw_layers)]
+    is_at_once = choices.is_tree and choices.if_better  # it is counted what that costs
+    codec, apart = cast(Any, choices.compression), choices.apart_layers
+    found: list[ModulePass] = [CompressWeights(codec, even, choices.raw_layers, is_at_once, apart)]
     if choices.weights == "shared":
         found.append(ShareWeights())
     return choices.edited(found)

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
+from frustum.dialects.isa.program import ELEMENT_BYTES
 from frustum.dialects.isa.sync import ProgramOp
 from frustum.dialects.module import COMPRESSION, EXPANDED, LAYERS, texts_of
 from frustum.dialects.weights.codec import Codec
 from frustum.passes.analysis.module import target_of
 from frustum.passes.dequantised import is_packed
+from frustum.passes.lower import fills_at_once
 from frustum.passes.lower import weight_blocks as wb
 from frustum.passes.lower import weight_slots as ws
 from frustum.passes.weights import store_of
+
+SMALL = 2048
+"""Bytes of a piece of which the codes of a block are a part that counts: f16 with 30 exponents have codes of 60 bytes.
+2026-11-28."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +57,27 @@ class CompressWeights(ModulePass):
     """Whether every slot of a tensor has the same size, as `frustum-lower-share-weights` asks for."""
     raw_layers: tuple[str, ...] = ()
     """Layers whose weights stay as they are."""
+    at_once: bool = False
+    """Whether small pieces of the passes of a loop may come into the cores at once (`fills_at_once.py`)."""
+    apart_layers: tuple[str, ...] = ()
+    """Layers of which they may not."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         layers = texts_of(op, LAYERS)
-        numbers = frozenset(k for k, name in enumerate(layers) if name in self.raw_layers)
+        raw, apart = ({k for k, n in enumerate(layers) if n in names} for names in (self.raw_layers, self.apart_layers))
+        apart = apart if self.at_once else set(range(len(layers)))
         for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
-            done = compress(program, wb.Blocks(store_of(op), target_of(op), self.codec, self.even), numbers)
+            blocks = wb.Blocks(store_of(op), target_of(op), self.codec, self.even)
+            done = compress(program, blocks, raw, apart)
             if done is not None:
                 op.attributes[COMPRESSION] = StringAttr(json.dumps(done))
 
 
 def compress(
-    program: ProgramOp, blocks: wb.Blocks, raw_layers: frozenset[int] = frozenset()
+    program: ProgramOp, blocks: wb.Blocks, raw_layers: Container[int] = (), apart_layers: Container[int] | None = None
 ) -> dict[str, Any] | None:  # fmt: skip
     """Put what gets smaller by it into a stored form, but for weights of some layers; what the report says of it, None
-    where none was asked for."""
+    where none was asked for.  Small pieces come at once but for those of other layers; None: of all."""
     before = wb.weights_of(program)
     raw, expanded = Counter[str](), Counter[str]()
     for external, ways in list(ws.loads(program)):
@@ -76,9 +90,12 @@ def compress(
         try:
             if not ways:
                 raise ws.StaysRaw("goes another way")
-            if not is_stored and raw_layers & {way.fill.layer.value.data for way in ways}:
+            layers = [way.fill.layer.value.data for way in ways]
+            if not is_stored and any(layer in raw_layers for layer in layers):
                 raise ws.StaysRaw("takes more cycles")
-            blocks.bring(ways, is_smaller)
+            is_apart = is_stored or apart_layers is None or any(layer in apart_layers for layer in layers)
+            if is_apart or not _joined(program, ways, blocks):
+                blocks.bring(ways, is_smaller)
         except ws.StaysRaw as reason:
             (expanded if is_stored else raw)[str(reason)] += 1
     blocks.settle(before)
@@ -96,6 +113,29 @@ def compress(
         "raw_loads": dict(sorted(raw.items())),
         "expanded_loads": dict(sorted(expanded.items())),
     }
+
+
+def _joined(program: ProgramOp, ways: Sequence[ws.Flow], blocks: wb.Blocks) -> bool:
+    """Bring the pieces of all passes of a loop as one block where pieces are small; whether that was possible, and made
+    them smaller."""
+    all_ = [fills_at_once.at_once(program, way, blocks.target) if _is_small(way) else None for way in ways]
+    found = [each for each in all_ if each is not None]
+    if not found:
+        return False
+    try:
+        blocks.bring([way if each is None else each.flow for way, each in zip(ways, all_, strict=True)], is_smaller)
+    except ws.StaysRaw:
+        for each in found:
+            each.undo()
+        return False
+    for each in found:
+        each.settle()
+    return True
+
+
+def _is_small(way: ws.Flow) -> bool:
+    fill = way.fill
+    return prod(fill.box.data.extent) * ELEMENT_BYTES[fill.src_view.data.element] < SMALL
 
 
 def is_smaller(run: wb.Run) -> bool:

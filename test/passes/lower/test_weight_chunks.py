@@ -13,7 +13,6 @@ from frustum.dialects import isa
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp, RepeatOp
 from frustum.dialects.plan.check import PlanError
-from frustum.dialects.plan.count import count
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.compress_weights import compress
 from frustum.passes.lower.tree.spans import NotLowered
@@ -106,16 +105,15 @@ def test_weights_without_zeros_are_left_as_they_are():
 def check(case, kib, cores, clusters=1):
     """Of a random plan; nothing where it is no plan, or is not lowered."""
     prune(case)
-    try:
-        count(case.axes, case.plan)
-    except PlanError:
-        assume(False)
     target = lowered_plans.machine("edge" if clusters == 1 else "default", kib * 1024, cores, clusters)
     try:
         before, after, _ = agree(case, target)
+    except PlanError:
+        assume(False)
     except (NotLowered, DoesNotFit):
         return
-    assert after <= before
+    else:
+        assert after <= before
 
 
 @given(random_plans.planned())
@@ -126,14 +124,14 @@ def test_random_plans(case):
 
 @pytest.mark.slow
 @given(random_plans.planned(), st.sampled_from((16, 64, 512)), st.sampled_from([None, 1, 2]))
-@settings(max_examples=60, **SLOW)
+@settings(max_examples=30, **SLOW)
 def test_many_random_plans(case, kib, cores):
     check(case, kib, cores)
 
 
 @pytest.mark.slow
 @given(random_plans.distributed())
-@settings(max_examples=20, **SLOW)
+@settings(max_examples=15, **SLOW)
 def test_random_plans_of_clusters(case):
     check(case, 512, None, clusters=4)
 
