@@ -133,7 +133,8 @@ def built(
     With `choices.if_better` that of two with fewer bytes of DRAM in no more cycles: one with weights as they are, and
     one that differs from it in compressed weights alone.  They are one module up to where weights are held.  Where
     compressed ones take more cycles, others are tried: pieces of the layers that do are as small as planned (of plans
-    as trees), then their weights stay as they are.  These are taken if they move fewer bytes in at most `MOST_CYCLES`.
+    as trees), then their weights stay as they are.  These, and all of plans as trees, are taken if they move fewer
+    bytes in at most `MOST_CYCLES`.
     Without `count_run` nobody can compare them, and weights stay as they are.
     `machine`: the target that it is for, where the module is planned for a smaller one.
     Source: docs/techniques/output-split.md, "When".
@@ -158,7 +159,7 @@ def built(
     plain = _counted(raw, count_run)
     while smaller is not None:
         less = _counted(smaller, count_run)
-        if _is_less(less.cost, plain.cost, MOST_CYCLES if asked.apart_layers or asked.raw_layers else 1.0):
+        if _is_less(less.cost, plain.cost, MOST_CYCLES if asked.is_tree or asked.raw_layers else 1.0):
             return Built(smaller.executable(), less)
         slower = tuple(name for name, cost in plain.layers.items() if less.of([name]).cycles > cost.cycles)
         if not slower or asked.raw_layers:

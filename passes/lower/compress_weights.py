@@ -20,7 +20,7 @@ from frustum.dialects.weights.codec import Codec
 from frustum.passes.analysis.module import target_of
 from frustum.passes.dequantised import is_packed
 from frustum.passes.lower import fills_at_once
-from frustum.passes.lower import weight_blocks as wb
+from frustum.passes.lower import weight_runs as wr
 from frustum.passes.lower import weight_slots as ws
 from frustum.passes.weights import store_of
 
@@ -45,7 +45,9 @@ class CompressWeights(ModulePass):
     3. Each load is looked at by itself.  One of which the slots are not smaller than what is loaded now stays as it
        is; so does one whose weights go another way than from SRAM into the cores, by copies that each take what that
        load has brought (`weight_chunks.py`), and one of `raw_layers`.  They are counted in the module attribute.
-    4. Loops, buffers and what copies wait for stay as they are; buffers in SRAM get smaller.
+    4. Loops, buffers and what copies wait for stay as they are; buffers in SRAM get smaller.  But with `at_once` the
+       small pieces of all passes of a loop become one block, and come into WRAM by one copy a pass of the loop around
+       ahead, where cores have room (`fills_at_once.py`).
 
     Source: docs/techniques/frustum.md, "Weights".
     """
@@ -67,18 +69,18 @@ class CompressWeights(ModulePass):
         raw, apart = ({k for k, n in enumerate(layers) if n in names} for names in (self.raw_layers, self.apart_layers))
         apart = apart if self.at_once else set(range(len(layers)))
         for program in [each for each in op.walk() if isinstance(each, ProgramOp)]:
-            blocks = wb.Blocks(store_of(op), target_of(op), self.codec, self.even)
+            blocks = wr.Blocks(store_of(op), target_of(op), self.codec, self.even)
             done = compress(program, blocks, raw, apart)
             if done is not None:
                 op.attributes[COMPRESSION] = StringAttr(json.dumps(done))
 
 
 def compress(
-    program: ProgramOp, blocks: wb.Blocks, raw_layers: Container[int] = (), apart_layers: Container[int] | None = None
+    program: ProgramOp, blocks: wr.Blocks, raw_layers: Container[int] = (), apart_layers: Container[int] | None = None
 ) -> dict[str, Any] | None:  # fmt: skip
     """Put what gets smaller by it into a stored form, but for weights of some layers; what the report says of it, None
     where none was asked for.  Small pieces come at once but for those of other layers; None: of all."""
-    before = wb.weights_of(program)
+    before = wr.weights_of(program)
     raw, expanded = Counter[str](), Counter[str]()
     for external, ways in list(ws.loads(program)):
         is_stored = is_packed(external)
@@ -99,14 +101,14 @@ def compress(
         except ws.StaysRaw as reason:
             (expanded if is_stored else raw)[str(reason)] += 1
     blocks.settle(before)
-    weights = wb.weights_of(program)
+    weights = wr.weights_of(program)
     if blocks.codec == "none" and not blocks.scaled_ones and not expanded:
         return None
-    in_slots = [each for each in weights if wb.raw_bytes(each) > 0 and ws.is_compressed(each.buffer)]
+    in_slots = [each for each in weights if wr.raw_bytes(each) > 0 and ws.is_compressed(each.buffer)]
     packed = sum(each in blocks.scaled_ones for each in in_slots)
     return {
         "codec": blocks.codec,
-        "raw_bytes": sum(map(wb.raw_bytes, weights)),
+        "raw_bytes": sum(map(wr.raw_bytes, weights)),
         "stored_bytes": sum(external.bytes.value.data for external in weights),
         "compressed_tensors": len(in_slots) - packed,
         "packed_tensors": packed,
@@ -115,7 +117,7 @@ def compress(
     }
 
 
-def _joined(program: ProgramOp, ways: Sequence[ws.Flow], blocks: wb.Blocks) -> bool:
+def _joined(program: ProgramOp, ways: Sequence[ws.Flow], blocks: wr.Blocks) -> bool:
     """Bring the pieces of all passes of a loop as one block where pieces are small; whether that was possible, and made
     them smaller."""
     all_ = [fills_at_once.at_once(program, way, blocks.target) if _is_small(way) else None for way in ways]
@@ -138,7 +140,7 @@ def _is_small(way: ws.Flow) -> bool:
     return prod(fill.box.data.extent) * ELEMENT_BYTES[fill.src_view.data.element] < SMALL
 
 
-def is_smaller(run: wb.Run) -> bool:
+def is_smaller(run: wr.Run) -> bool:
     """Whether less is moved and held than without blocks."""
     is_less = run.run_bytes * run.runs < run.chunks.loaded_bytes
     return is_less and run.run_bytes <= run.flow.held.bytes.value.data

@@ -16,8 +16,8 @@ from frustum.dialects.plan.check import PlanError
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.compress_weights import compress
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.lower.weight_blocks import Blocks
 from frustum.passes.lower.weight_chunks import Chunks
+from frustum.passes.lower.weight_runs import Blocks
 from frustum.passes.lower.weight_slots import Flow, StaysRaw
 from frustum.passes.weights import WeightStore, store_of, used_keys
 from frustum.runtime.machine import Machine
