@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from xdsl.ir import Block, Region
 
+from frustum.backend.pipeline import Edit
 from frustum.dialects import isa
 from frustum.dialects.isa import program as p
 from frustum.dialects.isa.sync import AllocOp, ExternalOp, ProgramOp, RepeatOp
@@ -35,11 +36,12 @@ def prune(case, share=0.95, but=()):
             store[key] = np.where(rng.random(array.shape) < share, np.zeros_like(array), array)
 
 
-def agree(case, target, codec="zero"):
+def agree(case, target, codec="zero", edits=()):
     """Compressed and not, in checked mode; gives bytes of weights before and after, and what the pass says."""
     found = []
     for compression in ("none", codec):
-        executable = lowered_plans.executable_of(case.module, case.plan, target, compression=compression)
+        choices = {"compression": compression, "edits": edits}
+        executable = lowered_plans.executable_of(case.module, case.plan, target, **choices)
         machine = Machine(executable)
         outputs = machine.run(case.inputs, "functional", checked=compression != "none").outputs
         bits = {name: np.asarray(array).tobytes() for name, array in outputs.items()}
@@ -100,6 +102,23 @@ def test_weights_without_zeros_are_left_as_they_are():
     before, after, said = agree(case, lowered_plans.machine())
     assert after == before and said["compressed_tensors"] == 0
     assert set(said["raw_loads"]) == {"is not smaller"} and sum(said["raw_loads"].values()) == 4
+
+
+AT_ONCE = (Edit("changed", "frustum-lower-compress-weights", options=(("at_once", True),)),)
+
+
+def wide(net):
+    return plan_nets.product(net, net.input(40, 256), 128)
+
+
+def test_small_pieces_come_at_once_where_that_makes_smaller_blocks():
+    """Of slots as large as the largest block of a few elements needs much is free."""
+    case = lowered_plans.case(wide, "compute matmul_1")
+    prune(case, 0.8)
+    target = lowered_plans.machine(sram_bytes=32 * 1024)
+    before, apart, _ = agree(case, target)
+    same, at_once, said = agree(case, target, edits=AT_ONCE)
+    assert same == before and at_once < 0.6 * apart and said["compressed_tensors"] >= 1
 
 
 def check(case, kib, cores, clusters=1):
