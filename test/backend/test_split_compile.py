@@ -334,7 +334,7 @@ def test_weights_of_layers_that_take_more_cycles_stay_raw(cycles, tensors):
     found = built(aimed(module, "edge"), choices, Run(), count_run=lambda *run: next(counts))
     said = found.executable.manifest["options"].get("weights", {})
     assert said.get("compressed_tensors") == tensors and not list(counts)
-    assert tensors is None or said["raw_loads"]["takes more cycles"] == 1
+    assert tensors is None or said["raw_loads"]["takes more cycles"] == 2  # its bias too
 
 
 @pytest.mark.slow
