@@ -121,12 +121,12 @@ def test_small_pieces_come_at_once_where_that_makes_smaller_blocks():
     assert same == before and at_once < 0.6 * apart and said["compressed_tensors"] >= 1
 
 
-def check(case, kib, cores, clusters=1):
+def check(case, kib, cores, clusters=1, edits=()):
     """Of a random plan; nothing where it is no plan, or is not lowered."""
     prune(case)
     target = lowered_plans.machine("edge" if clusters == 1 else "default", kib * 1024, cores, clusters)
     try:
-        before, after, _ = agree(case, target)
+        before, after, _ = agree(case, target, edits=edits)
     except PlanError:
         assume(False)
     except (NotLowered, DoesNotFit):
@@ -135,17 +135,17 @@ def check(case, kib, cores, clusters=1):
         assert after <= before
 
 
-@given(random_plans.planned())
+@given(random_plans.planned(), st.sampled_from([(), AT_ONCE]))
 @settings(max_examples=8, **SLOW)
-def test_random_plans(case):
-    check(case, 512, None)
+def test_random_plans(case, edits):
+    check(case, 512, None, edits=edits)
 
 
 @pytest.mark.slow
 @given(random_plans.planned(), st.sampled_from((16, 64, 512)), st.sampled_from([None, 1, 2]))
 @settings(max_examples=30, **SLOW)
 def test_many_random_plans(case, kib, cores):
-    check(case, kib, cores)
+    check(case, kib, cores, edits=AT_ONCE)
 
 
 @pytest.mark.slow
