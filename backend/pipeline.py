@@ -129,7 +129,8 @@ class Choices:
 
     The fusion policy is a name, or rules with thresholds; where none is given, what the target's options say.
     `compression` of weights is `none` or a codec; `weights` are `replicated` in all clusters, or `shared`.
-    With `if_better` they are compressed only where fewer bytes of DRAM move in no more cycles, as the emulator counts.
+    With `if_better` they are compressed only where fewer bytes of DRAM move in no more cycles, as the emulator counts;
+    see `built`.
     """
 
     dtype: str | None = None
@@ -145,6 +146,10 @@ class Choices:
     if_better: bool = False
     may_compress: bool = False
     """Whether nobody has asked for weights as they are: bounds then count each in the smallest form there is."""
+    raw_layers: tuple[str, ...] = ()
+    """Layers whose weights are not compressed."""
+    apart_layers: tuple[str, ...] = ()
+    """Layers whose weights come into the cores in pieces as small as they are planned."""
     weights: str = "replicated"
     raw_sizes: bool = False
     """Partitions are sized with weights as they are, though they are to be compressed."""
@@ -326,7 +331,10 @@ def section_passes(choices: Choices) -> Sequence[ModulePass]:
 def weight_passes(choices: Choices) -> Sequence[ModulePass]:
     """What is done with weights beyond holding them as they are."""
     assert choices.compression in ("none", *CODECS), f"no codec is called {choices.compression}"
-    found: list[ModulePass] = [CompressWeights(cast(Any, choices.compression), even=choices.weights == "shared")]
+    even = choices.weights == "shared"
+    is_at_once = choices.is_tree and choices.if_better  # it is counted what that costs
+    codec, apart = cast(Any, choices.compression), choices.apart_layers
+    found: list[ModulePass] = [CompressWeights(codec, even, choices.raw_layers, is_at_once, apart)]
     if choices.weights == "shared":
         found.append(ShareWeights())
     return choices.edited(found)

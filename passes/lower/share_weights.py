@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -21,6 +21,7 @@ from frustum.dialects.module import COMPRESSION, text_of
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.analysis.module import target_of
+from frustum.passes.lower import weight_runs as wr
 from frustum.passes.lower import weight_slots as ws
 from frustum.passes.lower.executions import enclosing_counts
 from frustum.passes.weights import store_of
@@ -37,7 +38,7 @@ class ShareWeights(ModulePass):
     copied into WRAM, each cluster sends its part of it to all by CDMA, into a buffer of one piece (two copies in a
     loop); DRAM moves the same bytes.
 
-    1. Pieces are blocks in slots (`weight_slots.py`), compressed or, where they were not, raw ones: so a part of a
+    1. Pieces are blocks in slots (`weight_runs.py`), compressed or, where they were not, raw ones: so a part of a
        piece is a run of bytes.
     2. Weights stay replicated where they are not held by all clusters alike, where parts would be shorter than DRAM
        reads at once, and where parts and the buffer for the pieces take no less SRAM: with 3 pieces and fewer.
@@ -56,8 +57,8 @@ class ShareWeights(ModulePass):
         if target.cluster.cdma is None:
             raise DoesNotFit("clusters that share weights", f"target {target.name}", "CDMA", "none")
         for program in programs:
-            blocks = ws.Blocks(store_of(op), target, "raw", even=True)
-            before = ws.weights_of(program)
+            blocks = wr.Blocks(store_of(op), target, "raw", even=True)
+            before = wr.weights_of(program)
             for flow in list(ws.flows(program)):
                 _bring(flow, blocks, target)
             blocks.settle(before)
@@ -66,7 +67,7 @@ class ShareWeights(ModulePass):
                 if is_even(flow) and _is_worth(flow, flow.fill.expand.value.data, flow.held.bytes.value.data, target):
                     share(flow, target.chip.clusters, target.cluster.cores)
                     spread += 1
-            _note(op, ws.weights_of(program), spread)
+            _note(op, wr.weights_of(program), spread)
 
 
 def _note(module: ModuleOp, weights: list[ExternalOp], spread: int) -> None:
@@ -75,18 +76,19 @@ def _note(module: ModuleOp, weights: list[ExternalOp], spread: int) -> None:
     facts: dict[str, Any] = {"codec": "none", "compressed_tensors": 0, "raw_loads": {}}
     if noted is not None:
         facts = json.loads(noted)
-    facts["raw_bytes"] = sum(map(ws.raw_bytes, weights))
+    facts["raw_bytes"] = sum(map(wr.raw_bytes, weights))
     facts["stored_bytes"] = sum(external.bytes.value.data for external in weights)
     facts["shared_tensors"] = facts.get("shared_tensors", 0) + spread
     module.attributes[COMPRESSION] = StringAttr(json.dumps(facts))
 
 
-def _bring(flow: ws.Flow | None, blocks: ws.Blocks, target: Target) -> None:
+def _bring(flow: ws.Flow | None, blocks: wr.Blocks, target: Target) -> None:
     """Raw weights into slots, if they will then be shared."""
 
-    def is_worth(slots: ws.Slots, places: ws.Places) -> bool:
-        held_bytes, offset = flow.held.bytes.value.data, places.offset(slots)  # type: ignore[union-attr]
-        return _is_worth(cast(ws.Flow, flow), places.slot_bytes, places.run_bytes, target, held_bytes, offset)
+    def is_worth(run: wr.Run) -> bool:
+        (places,) = run.places
+        held_bytes, offset = run.flow.held.bytes.value.data, places.offset(run.chunks)
+        return _is_worth(run.flow, places.slot_bytes, places.run_bytes, target, held_bytes, offset)
 
     if flow is not None and flow.load.multicast is not None:
         try:

@@ -302,9 +302,7 @@ def choices_for(
     else:
         policy = _set_policy(module, request, noted.get(POLICY), passes)
     compression = request.compress_weights or AUTO
-    if policy[0] == TREE and request.compress_weights not in (None, "none"):
-        raise UsageError(f"error: --compress-weights {compression}: policy '{TREE}' has weights as they are")
-    if compression == AUTO and policy[0] in ("none", TREE):
+    if compression == AUTO and policy[0] == "none":
         compression = "none"  # the reference to beat has everything as it is
     alike = {each.name: getattr(request, each.name, None) for each in fields(Choices)}
     choices = replace(

@@ -321,6 +321,22 @@ def test_weights_are_compressed_where_that_moves_fewer_bytes_in_no_more_cycles()
     np.testing.assert_array_equal(outputs[0]["y0"], outputs[1]["y0"])
 
 
+@pytest.mark.parametrize(("cycles", "tensors"), [(1004, 1), (1006, None)])
+def test_weights_of_layers_that_take_more_cycles_stay_raw(cycles, tensors):
+    """By counts made up: compressed, the second layer takes more; without its own the run may take half a percent."""
+    module, _ = wide()
+    counts = iter([
+        Count(Cost(1000, 100), {"conv_1": Cost(500, 50), "conv_2": Cost(500, 50)}),
+        Count(Cost(1100, 60), {"conv_1": Cost(500, 30), "conv_2": Cost(600, 30)}),
+        Count(Cost(cycles, 80), {"conv_1": Cost(500, 30), "conv_2": Cost(cycles - 500, 50)}),
+    ])  # fmt: skip
+    choices = Choices(dtype="f16", compression="auto", if_better=True)
+    found = built(aimed(module, "edge"), choices, Run(), count_run=lambda *run: next(counts))
+    said = found.executable.manifest["options"].get("weights", {})
+    assert said.get("compressed_tensors") == tensors and not list(counts)
+    assert tensors is None or said["raw_loads"]["takes more cycles"] == 2  # its bias too
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("worse", [Cost(1, 0), Cost(0, 0)])
 def test_weights_stay_raw_where_that_takes_more_cycles_or_no_fewer_bytes(worse):

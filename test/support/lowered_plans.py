@@ -41,13 +41,13 @@ def machine(name="edge", sram_bytes=None, cores=None, clusters=1):
     return replace(target, chip=replace(target.chip, clusters=clusters, cluster=cluster))
 
 
-def executable_of(module, plan, target):
+def executable_of(module, plan, target, **choices):
     """A module whose element types are the device's, and a plan of its network, as an executable."""
     own = module.clone()
     own.attributes[TARGET] = to_attribute(target)
     (network,) = networks_of(own)
     Rewriter.insert_op(plan_op(network.sym_name.data, target.name, plan), InsertPoint.after(network))
-    return built(own, Choices("f32", "tree"), Run(), stop="placed").executable
+    return built(own, Choices("f32", "tree", **choices), Run(), stop="placed").executable
 
 
 def check_lowered(case, target, *, rtol=1e-3):

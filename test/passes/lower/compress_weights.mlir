@@ -7,7 +7,7 @@
 
 // "a" (a weight of 16 is not 0) is held in SRAM and filled into WRAM in two parts of its input channels; "b" (one of
 // 11) is streamed, each cluster its quarter of the output channels and each core a quarter of that; "c" cannot be made
-// smaller; the other way of "a", with two readers, stays raw.
+// smaller; the other way of "a", with a reader that fills in what is not there, stays raw.
 builtin.module attributes {frustum.weights = "compress_weights.safetensors"} {
   func.func @other(%a : i32) -> i32 {
     func.return %a : i32
@@ -37,7 +37,7 @@ builtin.module attributes {frustum.weights = "compress_weights.safetensors"} {
     fisa.copy gdma %a <i8, 0, [64, 1, 1, 1]> -> %again <i8, 0, [64, 1, 2048, 2048]> box <0 : 32 in 32, 0 : 64 in 64, 0 : 1 in 1, 0 : 1 in 1> multicast layer 1 : !fisa.buffer<dram> -> !fisa.buffer<sram>
     %x = fisa.alloc bytes 2048 : !fisa.buffer<wram>
     fisa.copy bus %again <i8, 0, [64, 1, 2048, 2048]> -> %x <i8, 0, [64, 1, 2048, 2048]> box <0 : 32 in 32, 0 : 64 in 64, 0 : 1 in 1, 0 : 1 in 1> : !fisa.buffer<sram> -> !fisa.buffer<wram>
-    fisa.copy bus %again <i8, 0, [64, 1, 2048, 2048]> -> %x <i8, 0, [64, 1, 2048, 2048]> box <0 : 32 in 32, 0 : 64 in 64, 0 : 1 in 1, 0 : 1 in 1> : !fisa.buffer<sram> -> !fisa.buffer<wram>
+    fisa.copy bus %again <i8, 0, [64, 1, 2048, 2048]> -> %x <i8, 0, [64, 1, 2048, 2048]> box <0 : 32 in 32, 0 : 64 in 64, 0 : 1 in 1, 0 : 1 in 1> fill <0.0> : !fisa.buffer<sram> -> !fisa.buffer<wram>
   }
 }
 

@@ -23,7 +23,7 @@ from frustum.dialects.isa import program as p
 from frustum.dialects.isa.sync import AllocOp
 from frustum.passes.fuse.fuse_layers import FuseLayers
 from frustum.passes.graph.fuse_residual import FuseResidual
-from frustum.passes.lower import weight_slots
+from frustum.passes.lower import weight_runs
 from frustum.passes.lower.lower_tiles import LowerTiles
 from frustum.passes.tile.lower_units import LowerUnits
 from frustum.runtime import kernels
@@ -248,13 +248,13 @@ def test_damaged_weights_stop_the_machine_and_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pass that compresses weights makes blocks of the second convolution that nobody can expand."""
-    path, blocks = write_model(tmp_path / "sparse.onnx", zeros=0.9), weight_slots.Blocks.blocks
+    path, blocks = write_model(tmp_path / "sparse.onnx", zeros=0.9), weight_runs.Blocks.blocks
 
     def faulty(self, slots):
         found = blocks(self, slots)
         return (~found[0], *found[1:]) if "w2" in slots.flow.external.external_name.data else found
 
-    monkeypatch.setattr(weight_slots.Blocks, "blocks", faulty)
+    monkeypatch.setattr(weight_runs.Blocks, "blocks", faulty)
     words = ["run", path, "--target", "edge", "--mode", "functional"]
     assert cli.main([*map(str, words)]) == 2  # as without a check
     assert "damaged weights" in capsys.readouterr().err
