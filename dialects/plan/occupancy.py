@@ -113,7 +113,7 @@ class Occupancy:
                 found = self.peak(node.body, (*loops, node)) + staying
                 self.around -= staying
             case Sequence():
-                found = max(self.child(node, k, loops) for k in range(len(node.children)))
+                found = max((self.child(node, k, loops) for k in range(len(node.children))), default=0)
                 self.walk.beside[id(node), ""] = self.around + found
         self.walk.counted.held[id(node)] = found
         return found

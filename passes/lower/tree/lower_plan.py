@@ -31,7 +31,6 @@ from frustum.passes.lower.tree.coarser import coarser_plan
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, elements_of
 from frustum.passes.lower.tree.layouts import orders_of
-from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.lower.tree.walk import PlanWalk
 from frustum.passes.lower.unit.program import Names
 from frustum.passes.plan.text.apply import plans_of
@@ -42,16 +41,14 @@ class LowerPlan(ModulePass):
     """Write the plan of every network as instructions.
 
     Before: networks, each with its `fplan.plan`; element types are those of the device.  After: one `fisa.program` for
-    each, with a barrier between the children of the plan's outermost sequence.  Raises NotLowered for what no program
-    is made of yet: chips, and constructs that it names.
+    each, with a barrier between the children of the plan's outermost sequence: a program is for one chip, whichever it
+    is placed on.  Raises NotLowered for constructs that no program is made of yet, by name.
     """
 
     name = "frustum-lower-plan"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
-        if target.chips > 1:
-            raise NotLowered(f"a plan is lowered for one chip, {target.name} has {target.chips}")
         plans = {plan.network_name: plan for plan in plans_of(op)}
         for network in list(g.networks_of(op)):
             plan = plans.get(network.sym_name.data)

@@ -197,7 +197,7 @@ def test_it_is_a_command_of_the_package_that_loads_no_planner(simple):
 def test_resnet50_is_checked_in_two_seconds(tmp_path, capsys):
     """Each layer with rows has a loop over them: more passes than a plan that fuses layers."""
     machine = targets.load("edge")
-    (network,) = networks_of_model(import_or_place(zoo_model("resnet50", 0), machine, "auto"), "", machine, "f16")
+    (network,) = networks_of_model(import_or_place(zoo_model("resnet50", 0), machine, "auto"), machine, "f16")
     lines = []
     for layer in network.layers:
         compute = f'compute "{layer.name}"'

@@ -243,7 +243,7 @@ def test_nothing_is_asked_of_a_plan_that_is_given(option, place, plan):
 
 def test_models_and_types_that_are_not_planned(place, plan, tmp_path, capsys):
     code, _, err = plan("--dtype", "int8")
-    assert code == 2 and "--dtype int8: plans as trees are made for floating point" in err
+    assert code == 2 and "--dtype int8: plan calibrates nothing; give it a model of integers" in err
     code, _, err = plan("--host", "only")
     assert code == 2 and err.endswith("error: there is nothing to plan: all of it runs on the host, or is views\n")
     assert main(["plan", "zoo:resnet5"]) == 2

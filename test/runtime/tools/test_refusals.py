@@ -132,7 +132,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 REFUSED: dict[str, str] = {
     "error: {} has no effect on a plan that is given (--plan)": "plan {model} --plan {tmp}/a.plan --cuts a",
-    "error: --dtype int8: plans as trees are made for floating point and for models of integers":
+    "error: --dtype int8: plan calibrates nothing; give it a model of integers":
         "plan {model} --dtype int8",
     "{}: error: is compiled already": "compile {made} -o {tmp}/out",
     "{}: error: --target is for models that are not compiled yet": "inspect {made} --target edge",
