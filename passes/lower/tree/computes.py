@@ -42,6 +42,8 @@ class Computes(SramBuffers):
     known: Known
     known_steps: dict[Layer, Mapping[Axis, int]]
     used: int
+    inside: frozenset[str]
+    """Layers of the innermost loop."""
 
     def compute(self, node: Compute, made: Made, held: Held) -> None:
         own = self.own(node, held)
@@ -194,9 +196,14 @@ class Computes(SramBuffers):
             found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, running,
             gates,
             Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), start),
-            None if slices is None else self.code.depth - 1,
+            None if slices is None else self.code.depth - 1, self.made_here,
         )  # fmt: skip
         return part.write(self.code)
+
+    @property
+    def made_here(self) -> frozenset[Tensor]:
+        """What the innermost loop of the plan makes in its passes."""
+        return frozenset(self.layers[name].result for name in self.inside)
 
     def join_parts(self, layer: Layer, made: Made, own: Spans) -> None:
         """A reduction of which each cluster has made its part, `own`: all get those of the others, and join them."""
@@ -238,7 +245,7 @@ class Computes(SramBuffers):
             if cut and not kernel.is_online:
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
             steps = self.steps(layer)
-            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, steps, slices).best()
+            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, steps, slices, self.made_here).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best
         return found

@@ -79,6 +79,8 @@ class LayerPart:
     sums: Sums = field(default_factory=Sums)
     slices: int | None = None
     """The level of the innermost loop, where it has this part alone."""
+    made: frozenset[Tensor] = frozenset()
+    """What the pass around makes itself: it cannot come a pass ahead."""
 
     def write(self, code: Code) -> PartWriter:
         """Adds the part."""
@@ -229,7 +231,9 @@ class PartWriter:
         operand = self.layer.operands[want.operand]
         element = self.element_of(want.operand)
         dims, size = dims_of(want.dims, element, self.now)
-        buffer = self.code.allocate(want.memory, size * want.planes, 2 if self.code.depth else 1)
+        is_made = all(piece.tensor in self.part.made for piece in operand.pieces)
+        is_early = self.depths[want.operand] > 0 or self.part.slices is not None or not is_made
+        buffer = self.code.allocate(want.memory, size * want.planes, 2 if self.code.depth and is_early else 1)
         into = Fetched(buffer, element, dims, self.part.gates, plane_bytes=size)
         self.held[want.operand] = into
         fills = want.operand not in self.kernel.padded

@@ -123,8 +123,6 @@ class PlanWalk(ClusterLoops):
     dram: DramTensors
     numbers: Mapping[str, int]
     counted: Counted
-    inside: frozenset[str]
-    """Layers of the innermost loop."""
     last_unit: int
     periods: dict[int, int]
     """Of loops, by `id`, how many passes one of the program makes, where these are several."""
