@@ -12,6 +12,7 @@ from frustum.passes.graph.canonicalize import Canonicalize
 from frustum.passes.graph.composites.find_attention import FindAttention
 from frustum.passes.graph.composites.find_normalise import FindNormalise
 from frustum.passes.graph.composites.part_products import PartProducts
+from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
@@ -28,5 +29,5 @@ def passes_of_trees(dtype: str | None) -> Sequence[ModulePass]:
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     return (
         FindAttention(), FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
-        *types, FuseResidual(), PartProducts(of_any_size=True),
+        *types, FuseResidual(), PartProducts(of_any_size=True), ConvertAtHost(),
     )  # fmt: skip

@@ -17,7 +17,8 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.backend import targets
-from frustum.backend.pipeline import FLOATS, STOPS, Choices, Edit, stop_of
+from frustum.backend.graph_passes import FLOATS
+from frustum.backend.pipeline import STOPS, Choices, Edit, stop_of
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Splitting
 from frustum.dialects.choices import TREE, When

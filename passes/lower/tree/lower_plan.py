@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,15 +23,18 @@ from frustum.dialects.graph.axes import read_with_views
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.check import with_copies
 from frustum.dialects.plan.clusters import check_clusters
-from frustum.dialects.plan.count import Counted, count
+from frustum.dialects.plan.count import Counted
+from frustum.dialects.plan.cycles import timed
 from frustum.dialects.plan.dialect import tree_of
-from frustum.dialects.plan.tree import Node, Sequence, layers_in
+from frustum.dialects.plan.tree import Node, Sequence, copies_in, layers_in
 from frustum.dialects.target import Target
+from frustum.passes.analysis.least_work import note_least_work
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.tree.coarser import coarser_plan
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, elements_of
 from frustum.passes.lower.tree.layouts import orders_of
+from frustum.passes.lower.tree.unit_facts import UnitFacts
 from frustum.passes.lower.tree.walk import PlanWalk
 from frustum.passes.lower.unit.program import Names
 from frustum.passes.plan.text.apply import plans_of
@@ -50,6 +54,7 @@ class LowerPlan(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
         plans = {plan.network_name: plan for plan in plans_of(op)}
+        note_least_work(op)
         for network in list(g.networks_of(op)):
             plan = plans.get(network.sym_name.data)
             if plan is None:
@@ -72,16 +77,15 @@ def lowered_plan(
     plan: Node,
     target: Target,
     names: Names,
-    counted: Counted | None = None,
 ) -> isa.ProgramOp:
     """The program of a network; `names` are those of all programs of the module.
 
     Raises NotLowered for what no program is made of, PlanError where the tree is no plan of the network.
     """
     check_clusters(plan, target)
-    counted = count(network, plan) if counted is None else counted
+    counted = timed(network, plan, target)
     own = with_copies(network, plan)
-    numbers = named(own, plan.children if isinstance(plan, Sequence) else (plan,), names)
+    numbers = named(UnitFacts(own, plan, elements_of(own, views), counted), names)
     walk = _written(op, own, views, plan, target, counted, numbers)
     coarser = coarser_plan(network, plan, walk.periods, counted, target.cluster.sram.capacity_bytes)
     if coarser is not None:
@@ -115,17 +119,18 @@ def _written(
     return walk
 
 
-def named(network: AxisNetwork, units: tuple[Node, ...], names: Names) -> dict[str, int]:
+def named(facts: UnitFacts, names: Names) -> dict[str, int]:
     """The number in reports of each layer: one for all that a node of the model has become."""
+    network, copies = facts.network, {copy.name for copy in copies_in(facts.plan)}
     layers, numbers, known = {layer.name: layer for layer in network.layers}, dict[str, int](), dict[Operation, int]()
-    for k, unit in enumerate(units):
-        _unit(names, f"u{k}")
+    for unit in facts.note(names):
         for name in layers_in(unit):
             layer = layers[name]
             assert isinstance(layer.source, Operation)
             if layer.source not in known:
-                own = [each for each in network.layers if each.source is layer.source]
-                known[layer.source] = names.layer(layer.source, kind_of(layer), useful_macs(own))
+                own = [each for each in network.layers if each.source is layer.source and each.name not in copies]
+                elements = sum(math.prod(axis.extent for axis in each.result.axes) for each in own)
+                known[layer.source] = names.layer(layer.source, kind_of(layer), useful_macs(own), elements)
             numbers[name] = known[layer.source]
     return numbers
 
@@ -137,15 +142,3 @@ def kind_of(layer: Layer) -> str:
 def useful_macs(layers: list[Layer]) -> int:
     """Multiply-accumulates of all layers that an operation has become."""
     return sum(layer.macs * layer.points for layer in layers)
-
-
-def _unit(names: Names, name: str) -> None:
-    names.units.append(name)
-    names.modes.append("")
-    names.stopped.append("")
-    names.tiles.append(1)
-    names.kept_bytes.append(0)
-    names.owners.append("clusters")
-    names.carried.append("")
-    names.predicted.append(-1)
-    names.own_cycles.append(-1)
