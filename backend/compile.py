@@ -235,11 +235,7 @@ def fixed(
     before = [s for s in stops_after(stop) if s in early]
     after = [s for s in stops_after(stop) if s not in early]
     run.advance(module, before, choices)
-    is_sized = "tiled" in after and choices.plan is None  # a plan that is given is as it is
-    shares = [(share, choices.raw_sizes) for share in (SRAM_SHARES if is_sized else SRAM_SHARES[:1])]
-    is_open = is_sized and not choices.is_tree and not choices.raw_sizes
-    if is_open and (is_measured(choices) or has_stored(module)):
-        shares = [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]
+    shares = shares_of(module, choices, after)
     joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
     if choices.joined == 1:
         joined[:1] = JOINED_AT_FIRST
@@ -279,6 +275,17 @@ def fixed(
             tried.pop(0)
             continue
         return attempt
+
+
+def shares_of(module: ModuleOp, choices: Choices, after: Sequence[str]) -> list[tuple[float, bool]]:
+    """Shares of SRAM in the order tried, and whether weights are sized as they are.  A plan that is given is as it
+    is."""
+    is_sized = "tiled" in after and choices.plan is None
+    shares = [(share, choices.raw_sizes) for share in (SRAM_SHARES if is_sized else SRAM_SHARES[:1])]
+    is_open = is_sized and not choices.is_tree and not choices.raw_sizes
+    if is_open and (is_measured(choices) or has_stored(module)):
+        return [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]
+    return shares
 
 
 def is_easier(error: DoesNotFit, ahead: list[bool], keeps: list[tuple[bool, bool]], joined: float) -> bool:
@@ -365,8 +372,6 @@ def executable_of(
     why = {op.external_name.data: m.text_of(op, m.WHY_IN_DRAM) for op in module.walk() if isinstance(op, ExternalOp)}
     if any(why.values()):
         options["in_dram"] = {name: text for name, text in why.items() if text}
-    if choices.split is not None:
-        options["split"] = choices.split
     if (model := m.text_of(module, m.MODEL)) is not None:
         options["model"] = model
     if (accuracy := m.text_of(module, m.ACCURACY)) is not None:

@@ -158,9 +158,6 @@ class Choices:
     """Order of traversal, as `parse_order` reads it; None: as the planner left it."""
     borders: AskedBorders | None = None
     """What happens at borders of tiles; None: `auto` for policy optimal, `overlap` for others."""
-
-    split: str | None = None
-    """Where the network may be cut, for the manifest."""
     runs: Runs = "auto"
     """Which layers follow each other in the cores."""
     ahead: bool = True

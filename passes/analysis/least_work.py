@@ -151,7 +151,7 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target, needed: N
 
 def _steps(op: g.RecurrenceOp, number: dict[SSAValue, int], target: Target, needed: NeededElements) -> Facts:
     """Of a recurrence as one layer: what its body takes, as often as there are steps; the first may need none of it
-    where a state begins as 0.  It takes both units; which of its weights an element of its results needs is not said."""
+    where a state begins as 0.  It takes both units; which weights an element of its results needs is not said."""
     found: Facts = {"matrix": 0, "vector": 0, "macs": 0}
     steps = op.steps - (None in op.state_starts)
     for inner in op.body.block.ops:

@@ -79,7 +79,8 @@ def explain_plan(plan: Data, count: CountAll, most: int, alike: Data = MappingPr
     """The units, and of each cut what the same cuts without it come to; at most so many ways are counted.
 
     Plans with and without are compiled alike, from given cuts that are planned together where policy `optimal` or
-    `tree` has made the plan: `same` is the one with all of them, and what differs is said against it.  `alike`: see `as_in`.
+    `tree` has made the plan: `same` is the one with all of them, and what differs is said against it.  `alike`: see
+    `as_in`.
     """
     if not plan["units"]:
         return {"what": "host", "model": plan["model"], "layers": _on_host(plan)}

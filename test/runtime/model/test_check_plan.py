@@ -139,7 +139,7 @@ def test_parts_of_a_model_are_all_certified(tmp_path, capsys):
     del claims["plans"][1]
     file.write_text(json.dumps(claims))
     assert check_plan.main([str(model), "edge", str(file)]) == 3
-    assert capsys.readouterr().err == f"{file}: error: networks: claimed mixed_0, found mixed_0, mixed_1\n"
+    assert capsys.readouterr().err == f"{file}: error: networks: claimed mixed_0, found mixed_0, mixed_2\n"
 
 
 OVER_CLUSTERS = """plan @perceptron for "TARGET" {
