@@ -165,8 +165,7 @@ REFUSED: dict[str, str] = {
         "run {model} --check={model} --check-against {model}",
     "error: --cuts and --{}: one of them says where units end": "run {model} --cuts conv --policy none",
     "error: --plan and --{}: a plan that is given is as it is": "run {model} --plan {tmp}/a.plan --policy greedy",
-    "error: --compress-weights {}: policy '{}' has weights as they are":
-        "run {model} --policy tree --compress-weights zero",
+    "error: --{} {}: {}": "run {model} --policy tree --compress-weights zero",
     "error: --fail-on: {}": "diff {report} {report} --fail-on much",
     "error: --html {}: the page is written to a file, not to stdout": "run {model} --html -",
     "error: --input and --input-seed: one of them gives the inputs": "run {model} --input {x} --input-seed 1",
