@@ -5,45 +5,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ZERO, Span
+from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.kernels.joins import join_kernel
-from frustum.passes.lower.tree.kernels.kernel import Kernel
+from frustum.passes.lower.tree.cores.chains import Chains
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
-from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Sums
-from frustum.passes.lower.tree.over_clusters import send_parts
-from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
-from frustum.passes.lower.tree.places import Place, packed
-from frustum.passes.lower.tree.slices import SliceChoice, Slices
-from frustum.passes.lower.tree.spans import (
-    NotLowered,
-    Spans,
-    end,
-    span_of,
-)
-from frustum.passes.lower.tree.sram_buffers import SramBuffers
+from frustum.passes.lower.tree.spans import end, span_of
 
 
-class Computes(SramBuffers):
+class Computes(Chains):
     """Writes the layers of computes."""
-
-    capacity: int
-    known: Known
-    known_steps: dict[Layer, Mapping[Axis, int]]
-    used: int
-    inside: frozenset[str]
-    """Layers of the innermost loop."""
 
     def compute(self, node: Compute, made: Made, held: Held) -> None:
         own = self.own(node, held)
@@ -52,19 +31,32 @@ class Computes(SramBuffers):
             if self.layers[name].result is not known and known in own and self.fits_at_once(name, own, made):
                 self.at_once.add(known)
         last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
-        for name in node.layers:
+        done, self.handing = 0, frozenset(own)
+        for number, name in enumerate(node.layers):
             layer = self.layers[name]
-            early = self.read_by(name) & self.carried.keys()  # states, which layers read before they are made
-            for tensor in (t for t in own if t is layer.result or t in early):
-                if not self.here[tensor]:
-                    maker = self.network.maker[tensor]
-                    users = [n for n in node.layers if n == maker.name or tensor in self.read_by(n)]
-                    self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
-            self.layer(node, layer, made, held)
+            if number >= done and (chain := self.chain_of(node.layers[number:], own, made)) is not None:
+                layers = [kernel.layer for kernel in chain.kernels]
+                leaving = [layer.result for layer in layers if self.leaves_core(layer, layers)]
+                self.hand_on(node, leaving, own, made, last)
+                if self.write_chain(chain, made):
+                    done = node.layers.index(layers[-1].name) + 1
+            if number >= done:
+                early = self.read_by(name) & self.carried.keys()  # states, which layers read before they are made
+                self.hand_on(node, [layer.result, *early], own, made, last)
+                self.layer(node, layer, made, held)
             if self.dealt is not None and self.dealt.is_exchanged:
                 self.exchange_made(layer, self.dealt.layers, made)
-            for tensor in (t for t in own if last[t] == name):
+            for tensor in (t for t in own if last[t] == name and self.here[t]):
                 self.used -= self.here[tensor].pop().taken
+
+    def hand_on(
+        self, node: Compute, tensors: Sequence[Tensor], own: Sequence[Tensor], made: Made, last: Mapping[Tensor, str]
+    ) -> None:  # fmt: skip
+        """Places of those of the tensors that layers of a compute hand each other."""
+        for tensor in (t for t in own if t in tensors and not self.here[t]):
+            maker = self.network.maker[tensor]
+            users = [name for name in node.layers if name == maker.name or tensor in self.read_by(name)]
+            self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
 
     def exchange_made(self, layer: Layer, names: Sequence[str], made: Made) -> None:
         """Each cluster gets what its layers of these read beside its own part of a result."""
@@ -123,25 +115,6 @@ class Computes(SramBuffers):
             self.here[tensor].pop()
         self.used = used
 
-    def slices(
-        self, layer: Layer, kernels: Sequence[Kernel], spans: Mapping[Axis, Span], tensors: Sequence[Tensor], room: int
-    ) -> Slices:  # fmt: skip
-        """Those that take the fewest cycles.  DoesNotFit where none fits."""
-        own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
-
-        def computing(part: Spans, axis: Axis | None) -> float:
-            found = self.best_of(layer, kernels, part, axis)
-            return math.inf if found is None else found.cycles
-
-        return SliceChoice(
-            self.code.target, layer, kernels, spans, tensors, self.dram.form, own_boxes, room, self.code.depth,
-            computing, self.steps(layer), self.may_wait(layer),
-        ).best()  # fmt: skip
-
-    def may_wait(self, layer: Layer) -> bool:
-        """Whether sums may go on from slice to slice: where these need a wider type, the result has room for it."""
-        return not layer.result.sums or any(place.sums for place in self.here[layer.result])
-
     def fits_at_once(self, name: str, own: Sequence[Tensor], made: Made) -> bool:
         """Whether a norm or a softmax may be one instruction, with all that its statistics are of in a core."""
         layer, spans = self.layers[name], made[name]
@@ -164,94 +137,3 @@ class Computes(SramBuffers):
         except DoesNotFit:
             return False
 
-    def stream(
-        self, layer: Layer, tensor: Tensor, spans: Mapping[Axis, Span], copies: int, whole: Mapping[Axis, Span]
-    ) -> None:  # fmt: skip
-        """A buffer for a slice of a tensor, and what is loaded into it; `whole`: what all slices have."""
-        made = {layer.name: dict(spans)}
-        box = self.box_of(tensor, [layer.name], made)
-        place = self.buffer(tensor, [layer.name], made, copies=copies, rolls=False)
-        gone = self.missing(tensor, whole)
-        place = replace(place, has=gone, completes=True)
-        if tensor is not layer.result:
-            self.move("load", tensor, box, place, [layer.name], self.conditions_of(tensor, [layer.name], made))
-        elif self.sum_levels(layer, made):
-            raise NotLowered(f"{tensor.name}: sums that wait in DRAM, where each element is written once")
-        self.here[tensor].append(place)
-
-    def part(self, layer: Layer, spans: Mapping[Axis, Span], slices: Axis | None = None) -> PartWriter:
-        """A part of a layer whose operands and result lie in SRAM; `slices`: the axis of a loop that has it alone."""
-        found = self.pieces(layer, spans, slices)
-        gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
-        running = self.running(layer)
-        levels = self.sum_levels(layer, {layer.name: dict(spans)})
-        start = self.begins_there(layer)
-        if running is not None:
-            levels, start = self.moving_levels(layer.combine, spans), None
-        added = (p.tensor for k, operand in enumerate(layer.operands) if k != start for p in operand.pieces)
-        own = {place.buffer for place in self.here[layer.result]}
-        if running is None and levels and any(place.buffer in own for tensor in added for place in self.here[tensor]):
-            raise NotLowered(f"{layer.name}: sums in the storage of what the last pass adds")
-        part = LayerPart(
-            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, running,
-            gates,
-            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), start),
-            None if slices is None else self.code.depth - 1, self.made_here,
-        )  # fmt: skip
-        return part.write(self.code)
-
-    @property
-    def made_here(self) -> frozenset[Tensor]:
-        """What the innermost loop of the plan makes in its passes."""
-        return frozenset(self.layers[name].result for name in self.inside)
-
-    def join_parts(self, layer: Layer, made: Made, own: Spans) -> None:
-        """A reduction of which each cluster has made its part, `own`: all get those of the others, and join them."""
-        code, (place,) = self.code, self.here[layer.result]
-        box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
-        parts = self.pieces(layer, own).kernel
-        others = Axis("others", code.clusters - 1)
-        kernel, sent = join_kernel(parts, others)
-        strides, size = packed((others, *box), {others: Span(ZERO, others.extent, others.extent), **box}, place.element)
-        buffer = code.allocate("sram", size * place.planes)
-        to = Place(
-            buffer, "sram", place.element, strides, {axis: span.start for axis, span in box.items()},
-            planes=place.planes, plane_bytes=size,
-        )  # fmt: skip
-        send_parts(code, place, box, others, to)
-        elements = {**self.elements, sent: place.element}
-        with code.repeat(others.extent) as index:
-            at = replace(to, origin={**to.origin, others: index * -1})
-            found = PieceChoice(code, kernel, box, elements, {}, {}).best()
-            if found is None:
-                raise NotLowered(f"{layer.name}: no piece of the parts of clusters fits the cores")
-            places = lambda tensor: [at if tensor is sent else place]  # noqa: E731
-            LayerPart(kernel, box, found.pieces, places, [place], elements).write(code)
-
-    def pieces(self, layer: Layer, spans: Spans, slices: Axis | None = None) -> Candidate:
-        """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits."""
-        found = self.best_of(layer, self.kernels(layer), spans, slices)
-        if found is None:
-            raise NotLowered(f"{layer.name}: no piece of it fits the cores")
-        return found
-
-    def best_of(
-        self, layer: Layer, kernels: Sequence[Kernel], spans: Spans, slices: Axis | None = None
-    ) -> Candidate | None:  # fmt: skip
-        """The same of these kernels; None where no piece fits."""
-        found: Candidate | None = None
-        for kernel in kernels:
-            cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
-            if cut and not kernel.is_online:
-                raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
-            steps = self.steps(layer)
-            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, steps, slices, self.made_here).best()
-            if best is not None and (found is None or best.cycles < found.cycles):
-                found = best
-        return found
-
-    def steps(self, layer: Layer) -> Mapping[Axis, int]:
-        """Of axes of a layer the multiples by which loops may move it."""
-        if layer not in self.known_steps:
-            self.known_steps[layer] = steps_of(layer, self.dram.order)
-        return self.known_steps[layer]

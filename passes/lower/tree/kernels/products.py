@@ -134,7 +134,7 @@ class ProductKernel(Kernel):
             for name, each in held.items() if name != "residual"
         }  # fmt: skip
         numbers: dict[str, Any] = {
-            "in_view": View(lines.element, ZERO, (*steps, *seen)), "weight_view": view, "out_view": out,
+            "in_view": View(lines.element, Affine(lines.offset), (*steps, *seen)), "weight_view": view, "out_view": out,
             "box": Box.of(*spans), "rows": read[0], "cols": read[1],
             "kernel": tuple(1 if w is None else w.tap.extent for w in self.windows),
             "strides": tuple(1 if w is None else w.stride for w in self.windows),
