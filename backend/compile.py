@@ -259,14 +259,12 @@ def fixed(
     before = [s for s in stops_after(stop) if s in early]
     after = [s for s in stops_after(stop) if s not in early]
     run.advance(module, before, choices)
-    shares = [(share, choices.raw_sizes) for share in (SRAM_SHARES if "tiled" in after else SRAM_SHARES[:1])]
-    if "tiled" in after and (is_measured(choices) or has_stored(module)) and not choices.raw_sizes:
-        shares = [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]
+    shares = shares_of(module, choices, after)
     joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
     if choices.joined == 1:
         joined[:1] = JOINED_AT_FIRST
     joined = joined if "lowered" in after else [choices.joined]
-    ahead = [True, False] if "fixed" in after and choices.ahead else [choices.ahead]
+    ahead = [True, False] if "fixed" in after and choices.ahead and not choices.is_tree else [choices.ahead]
     keeps = list(KEEPS) if "lowered" in after and choices.keep else [(choices.keep, choices.closely)]
     first: DoesNotFit | None = None
     cut = stops_to(after, "tiled") if "tiled" in after else []
@@ -293,12 +291,25 @@ def fixed(
             if is_easier(error, ahead, keeps if has_kept(attempt) else [], joined[0]):
                 continue
             first = first or error
+            if choices.is_tree and shares[0] not in planned:  # no plan fits, and none would in less
+                raise first from None
             tried = shares if error.resource == "sram" else joined if error.resource == CODE else [None]
             if len(tried) < 2:
                 raise (first.under(traversal(choices)) if is_bound(choices) else first) from None
             tried.pop(0)
             continue
         return attempt
+
+
+def shares_of(module: ModuleOp, choices: Choices, after: Sequence[str]) -> list[tuple[float, bool]]:
+    """Shares of SRAM in the order tried, and whether weights are sized as they are.  A plan that is given is as it
+    is."""
+    is_sized = "tiled" in after and choices.plan is None
+    shares = [(share, choices.raw_sizes) for share in (SRAM_SHARES if is_sized else SRAM_SHARES[:1])]
+    is_open = is_sized and not choices.is_tree and not choices.raw_sizes
+    if is_open and (is_measured(choices) or has_stored(module)):
+        return [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]
+    return shares
 
 
 def is_easier(error: DoesNotFit, ahead: list[bool], keeps: list[tuple[bool, bool]], joined: float) -> bool:
@@ -363,6 +374,8 @@ def traversal(choices: Choices) -> str:
 
 def is_cut_by_fusion(module: ModuleOp, choices: Choices) -> bool:
     """Whether the pass that fuses cuts units into tiles too, so that a smaller share of SRAM concerns it."""
+    if choices.is_tree:
+        return choices.plan is None
     policy = chosen(choices.policy, choices.rules, choices.thresholds, target_of(module).options)[0]
     return policy == "optimal"
 
@@ -383,8 +396,6 @@ def executable_of(
     why = {op.external_name.data: m.text_of(op, m.WHY_IN_DRAM) for op in module.walk() if isinstance(op, ExternalOp)}
     if any(why.values()):
         options["in_dram"] = {name: text for name, text in why.items() if text}
-    if choices.split is not None:
-        options["split"] = choices.split
     if (model := m.text_of(module, m.MODEL)) is not None:
         options["model"] = model
     if (accuracy := m.text_of(module, m.ACCURACY)) is not None:

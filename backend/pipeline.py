@@ -28,6 +28,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from frustum.backend.fills_ahead import FillsAhead
+from frustum.backend.graph_passes import FLOATS, passes_of_trees
 from frustum.backend.hoist_loads import HoistLoads
 from frustum.backend.join_sections import JoinSections
 from frustum.backend.memory.allocation import Allocate
@@ -96,12 +97,13 @@ from frustum.passes.tile.orders import parse_order
 from frustum.passes.tile.partition import PartitionUnits
 from frustum.passes.tile.split_breadth_first import ROLLING, SplitBreadthFirst
 
-FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
-"""Element types a network can be converted to."""
 LOWERED = "lowered"
 UNSEEN = {"typed": "imported"}
 """Stops that a module does not tell from the one before."""
-STOPS = ("imported", "typed", "fused", "tiled", "placed", LOWERED, "fixed")
+PLACED = "placed"
+STOPS = ("imported", "typed", "fused", "tiled", PLACED, LOWERED, "fixed")
+PLANNED = ("fused", "tiled")
+"""Stops that a module with a plan as a tree does not tell from `placed`."""
 
 
 @dataclass(frozen=True)
@@ -161,9 +163,6 @@ class Choices:
     """Order of traversal, as `parse_order` reads it; None: as the planner left it."""
     borders: AskedBorders | None = None
     """What happens at borders of tiles; None: `auto` for policy optimal, `overlap` for others."""
-
-    split: str | None = None
-    """Where the network may be cut, for the manifest."""
     runs: Runs = "auto"
     """Which layers follow each other in the cores."""
     ahead: bool = True
@@ -249,13 +248,8 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
 
 def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The same of policy `tree`: from `fused` on the module has plans, and `placed` and `tiled` add nothing."""
-    element = FLOATS.get(choices.dtype or "")
-    types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     return {
-        "typed": (
-            FindAttention(), FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
-            *types, FuseResidual(), PartProducts(of_any_size=True),
-        ),
+        "typed": passes_of_trees(choices.dtype),
         "fused": (
             SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram) if choices.plan is None
             else ApplyPlan(str(choices.plan)),
@@ -390,7 +384,8 @@ class Run:
                 self.apply_all(module, (*weight_passes(choices), *section_passes(choices)))
             else:
                 self.apply_all(module, passes_to(stop, choices))
-            if choices.edits and (found := stop_of(module)) not in (stop, UNSEEN.get(stop)):
+            known = PLACED if choices.is_tree and stop in PLANNED else stop
+            if choices.edits and (found := stop_of(module)) not in (known, UNSEEN.get(stop)):
                 raise ModelError(f"--pipeline: with these edits the module is at stop '{found}', not '{stop}'")
             self.reached(stop, module)
 

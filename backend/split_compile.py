@@ -109,7 +109,6 @@ def compile_pieces(
     started = time.perf_counter()
     if target is not None:
         module.attributes[TARGET] = to_attribute(target)
-    choices = replace(choices, split=splitting.when)
     measured = measured or allocated_bytes
     splitter = Splitter(
         module, choices, frozenset(names), at_stop, say, measured, count_run, splitting=splitting, results=results
@@ -342,7 +341,8 @@ class Splitter(Trials):
         stem = network.sym_name.data
         target, store = target_of(self.module), store_of(self.module) if WEIGHTS in self.module.attributes else None
         facts = {"pieces": len(found), "least_work": least_work(network, target, store)}
-        named = [renamed(each, f"{stem}_{number}", facts) for number, each in enumerate(found)]
+        when = self.splitting.when
+        named = [renamed(each, f"{stem}_{number}", when, facts) for number, each in enumerate(found)]
         whole = self.tried.get(self.layers.whole)
         return Compilation(
             named, network.inputs, network.outputs, 0.0, self.seconds, self.log,
@@ -384,8 +384,9 @@ def one_piece(executable: Executable, seconds: float, passes: dict[str, float]) 
     return Compilation([executable], inputs, outputs, seconds, passes)
 
 
-def renamed(executable: Executable, name: str, whole: Mapping[str, Any]) -> Executable:
-    """The same executable under another name, with what the network asks of which it is a piece."""
+def renamed(executable: Executable, name: str, when: When, whole: Mapping[str, Any]) -> Executable:
+    """The same executable under another name, with where the network was cut of which it is a piece, and what that
+    asks."""
     program, options = replace(executable.program, name=name), executable.manifest["options"]
-    manifest = {**executable.manifest, "name": name, "options": {**options, "whole_network": whole}}
+    manifest = {**executable.manifest, "name": name, "options": {**options, "split": when, "whole_network": whole}}
     return replace(executable, program=program, manifest=manifest)

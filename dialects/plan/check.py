@@ -56,9 +56,9 @@ def sum_bits_of(plan: Node) -> dict[str, int]:
 
 
 def check_structure(plan: Node) -> None:
-    """PlanError where the tree is none of any network."""
+    """PlanError where the tree is none of any network.  The plan of a network without layers is an empty sequence."""
     for node in nodes_in(plan):
-        problem = _why_none(node)
+        problem = "" if node is plan and node == Sequence(()) else _why_none(node)
         if problem:
             raise PlanError(f"{title(node)}: {problem}", node)
     copies = Counter(copy.name for copy in copies_in(plan))

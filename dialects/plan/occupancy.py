@@ -43,6 +43,8 @@ class Counted:
     cycles: int = 0
     energy_pj: float = 0.0
     taken: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    rolled: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """Of rolling loops, by `id`, the bytes that stay from pass to pass in each cluster."""
     waits_in_dram: bool = False
     """Whether sums go to DRAM and come back."""
 
@@ -109,11 +111,12 @@ class Occupancy:
                 found = self.compute(node)
             case Loop():
                 staying = self.staying(node, (*loops, node), node.body, ())
+                self.walk.counted.rolled[id(node)] = staying
                 self.around += staying
                 found = self.peak(node.body, (*loops, node)) + staying
                 self.around -= staying
             case Sequence():
-                found = max(self.child(node, k, loops) for k in range(len(node.children)))
+                found = max((self.child(node, k, loops) for k in range(len(node.children))), default=0)
                 self.walk.beside[id(node), ""] = self.around + found
         self.walk.counted.held[id(node)] = found
         return found

@@ -63,8 +63,8 @@ class PlanText:
         return PlanError(_shown(self.file, self.text, span, str(error)), error.node) if span else error
 
 
-Extents = Callable[[str], Mapping[str, int]]
-"""Extents of the axes of a network, by the network's name."""
+Extents = Callable[[str], Mapping[str, int] | None]
+"""Extents of the axes of a network, by the network's name; None where it is not known."""
 
 
 def parse_plan(text: str, network: AxisNetwork | None = None, file: str = "plan") -> tuple[str, str, Node]:

@@ -8,15 +8,18 @@ at the program.
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from math import prod
 from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import ceil_div
+from frustum.dialects.module import LEAST_WORK, WEIGHTS
 from frustum.dialects.target import MatrixUnit, Target
 from frustum.dialects.target.durations import vector_passes
 from frustum.dialects.tile import ConvLayer
@@ -24,12 +27,12 @@ from frustum.dialects.weights.least import least_stored_bytes
 from frustum.passes.analysis.closures import closures
 from frustum.passes.analysis.layer import is_work, layer_of
 from frustum.passes.analysis.layer.nest import Layer
-from frustum.passes.analysis.module import element_bytes, element_in, layer_name, value_bytes
+from frustum.passes.analysis.module import element_bytes, element_in, layer_name, target_of, value_bytes
 from frustum.passes.analysis.needed import NeededElements
 from frustum.passes.analysis.product_chains import product_chains
 from frustum.passes.dequantised import stored_bytes
 from frustum.passes.errors import Unsupported
-from frustum.passes.weights import NUMPY_BY_NAME, WeightStore
+from frustum.passes.weights import NUMPY_BY_NAME, WeightStore, store_of
 
 COMPUTING = g.ConvOp, g.MatmulOp, g.PoolOp, g.LrnOp, g.SoftmaxOp, g.NormaliseOp, g.ReduceOp, g.AttentionOp
 """Products, and what only the vector unit can do.  Its other work may go along with the way out of a product."""
@@ -81,6 +84,16 @@ def least_work(network: g.NetworkOp, target: Target, store: WeightStore | None =
     }
 
 
+def note_least_work(module: ModuleOp) -> list[Facts]:
+    """Of each network of the module; that of the only one stays with its program."""
+    networks, target = g.networks_of(module), target_of(module)
+    store = store_of(module) if networks and WEIGHTS in module.attributes else None
+    found = [least_work(network, target, store) for network in networks]
+    if len(found) == 1:
+        module.attributes[LEAST_WORK] = StringAttr(json.dumps(found[0], separators=(",", ":")))
+    return found
+
+
 def weights_of(network: g.NetworkOp, needed: NeededElements, store: WeightStore | None) -> dict[str, list[int]]:
     """Of each weight in use its bytes, those of the elements that results need, and the fewest in which these can be
     stored.  Bytes are those of the device's type, or of the integers and scales that the file has."""
@@ -107,6 +120,8 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target, needed: N
     facts: Facts = {"name": layer_name(op), "reads": reads, "mix": MIXES.get(type(op), SAME)}
     if is_work(op):
         facts["bytes"] = sum(value_bytes(result) for result in op.results)
+    if isinstance(op, g.RecurrenceOp):
+        return facts | _steps(op, number, target, needed)
     try:
         layer = layer_of(op) if is_work(op) and isinstance(op, COMPUTING) else None
     except Unsupported:
@@ -132,6 +147,20 @@ def _facts(op: Operation, number: dict[SSAValue, int], target: Target, needed: N
         passes = prod(layer.kind.kernel) * vector.cycles_per_element.of(element)
         facts["vector"] = _rounded(Fraction(prod(layer.out_dims) * passes, vector.lanes) * share)
     return facts
+
+
+def _steps(op: g.RecurrenceOp, number: dict[SSAValue, int], target: Target, needed: NeededElements) -> Facts:
+    """Of a recurrence as one layer: what its body takes, as often as there are steps; the first may need none of it
+    where a state begins as 0.  It takes both units; which weights an element of its results needs is not said."""
+    found: Facts = {"matrix": 0, "vector": 0, "macs": 0}
+    steps = op.steps - (None in op.state_starts)
+    for inner in op.body.block.ops:
+        own = {} if isinstance(inner, g.WeightOp) or not inner.results else _facts(inner, number, target, needed)
+        either = "matrix" if own.get("matrix") else "vector"  # depthwise layers may be done by either unit
+        for name in {either, *(("macs",) if "macs" in own else ())}:
+            found[name] += own.get(name, 0) * steps
+        found["element"] = max(found.get("element", 0), own.get("element", 0))
+    return found | {"mix": ALL, "together": True} if found["macs"] else {"vector": found["vector"], "mix": ALL}
 
 
 def is_apart(op: Operation) -> bool:

@@ -36,6 +36,8 @@ class NeededElements:
         result = op.results[0] if op.results else None
         if result is not None and result not in self._found and isinstance(op, LayerOp):
             return  # nobody reads it
+        for value in (value for inner in op.walk() if inner is not op for value in (*inner.results, *inner.operands)):
+            self._found[value] = None  # its body runs several times
         rule = RULES.get(type(op))
         for number, operand in enumerate(op.operands):
             asked = None if rule is None or result is None else rule(op, number, self._found[result])

@@ -14,19 +14,18 @@ from xdsl.passes import ModulePass
 from frustum.dialects import graph as g
 from frustum.dialects.choices import Optimise
 from frustum.dialects.diagnostic import did_you_mean
-from frustum.dialects.module import ALTERNATIVES, LEAST_WORK, MAPS, POLICY, WEIGHTS
+from frustum.dialects.module import ALTERNATIVES, MAPS, POLICY
 from frustum.dialects.share_done import know
 from frustum.dialects.target import Options
 from frustum.passes.analysis.foreign import gather
 from frustum.passes.analysis.layer import can_join
-from frustum.passes.analysis.least_work import Facts, least_work
+from frustum.passes.analysis.least_work import Facts, note_least_work
 from frustum.passes.analysis.module import kind_name, node_name, target_of, value_bytes
 from frustum.passes.fuse.grow import Grown, LayerGraph, grow_units
 from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse_policy
 from frustum.passes.plan.network.optimal import OptimalOptions
 from frustum.passes.plan.network.units import fuse_optimal, write_runs
 from frustum.passes.plan.unit_ops import wrap
-from frustum.passes.weights import store_of
 
 
 @dataclass(frozen=True)
@@ -87,11 +86,7 @@ class FuseLayers(ModulePass):
         networks = g.networks_of(op)
         if networks:
             op.attributes[POLICY] = StringAttr(words[0])
-        store = store_of(op) if networks and WEIGHTS in op.attributes else None
-        least = [least_work(network, target, store) for network in networks]
-        know(**sizes_of(networks, least))
-        if len(networks) == 1:
-            op.attributes[LEAST_WORK] = StringAttr(json.dumps(least[0], separators=(",", ":")))
+        know(**sizes_of(networks, note_least_work(op)))
         for network in networks:
             if words[0] == OPTIMAL:
                 found = fuse_optimal(network, target, self.options_for(network))

@@ -190,7 +190,7 @@ def networks_of(model: str, target: Target, options: Json) -> list[AxisNetwork]:
         constants=bound_scalars(loaded, options.get("bind", {})),
         exact=dtype in (None, "model"),
     )
-    return networks_of_model(found, Path(model).stem, target, None if dtype == "model" else dtype)
+    return networks_of_model(found, target, None if dtype == "model" else dtype)
 
 
 # ------------------------------------------------------------ the claims

@@ -177,7 +177,8 @@ class Keywords:
         unsaid="those of docs/fusion.md",
     )
     cuts: str | None = option(
-        "units end behind these layers and nowhere else; each planned alone, or, with --policy optimal, all together",
+        "units end behind these layers and nowhere else; each planned alone, or, with policies optimal and tree, all"
+        " together",
         "LAYER,LAYER", until="fused", beside_pipeline=IN_PASS,
         unsaid="as the policy finds",
     )

@@ -10,6 +10,7 @@ from xdsl.ir import Block, Operation
 from frustum.dialects import graph as g
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.recurrence import recurrences_of
+from frustum.dialects.choices import TREE
 from frustum.dialects.plan.check import operands_of
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import kind_name, node_name
@@ -37,7 +38,7 @@ class AskedUnits:
         """
         if self.cuts is not None:
             return list(zip(networks, cuts_after(networks, self.cuts), strict=True))
-        if self.policy == OPTIMAL:
+        if self.policy in (OPTIMAL, TREE):
             return [(network, None) for network in networks]
         return [self._grown(network, target) for network in networks]
 

@@ -17,7 +17,8 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from frustum.backend import targets
-from frustum.backend.pipeline import FLOATS, STOPS, Choices, Edit, stop_of
+from frustum.backend.graph_passes import FLOATS
+from frustum.backend.pipeline import STOPS, Choices, Edit, stop_of
 from frustum.backend.refuse import parse_refusal
 from frustum.backend.split_compile import Splitting
 from frustum.dialects.choices import TREE, When
@@ -32,6 +33,8 @@ from frustum.passes.fuse.policy import CUTS, OPTIMAL, PolicyError, chosen, parse
 from frustum.passes.graph.outline import OutlineNetworks, layers_outside
 from frustum.passes.graph.split_outputs import joined
 from frustum.passes.onnx.import_onnx import INT8
+from frustum.passes.plan.text.apply import ApplyPlan
+from frustum.passes.plan.text.search import SearchPlan
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, attach, store_of
 from frustum.runtime.diagnostics import SourceText, node_name
@@ -54,6 +57,12 @@ DEFAULT_TARGET = "default"
 AUTO = "auto"
 """Of `--compress-weights`: where it is better."""
 INTEGERS = frozenset({"i8", "i16"})
+NOT_OF_TREES: dict[str, tuple[str | None, str]] = {
+    "order": (None, f"in policy '{TREE}' the loops of the plan say in which order parts are made"),
+    "borders": (None, f"in policy '{TREE}' the loops of the plan say what happens at borders of parts"),
+    "weights": ("replicated", f"policy '{TREE}' has what all clusters need in each"),
+}
+"""Options that have no effect on a plan as a tree: the value that says what happens anyway, and why none other does."""
 OUTLINED = "frustum-graph-outline makes networks of such layers"
 
 
@@ -99,7 +108,7 @@ def splitting_of(request: Request, target: Target | None) -> Splitting:
         raise UsageError(f"error: {word} {error}") from error
     spreads = request.streams and request.placement == "each" and request.refuse is None
     chips = (target or targets.load(DEFAULT_TARGET)).chips if spreads else 1
-    when: When = "never" if request.policy == TREE or request.plan is not None else "auto"
+    when: When = "auto" if request.plan is None else "never"  # a plan is of the network as it was
     return Splitting(request.split or when, refusal, chips)
 
 
@@ -242,6 +251,14 @@ def _own(module: ModuleOp, store: WeightStore) -> ModuleOp:
     return module
 
 
+def refuse_of_trees(request: Request) -> None:
+    """UsageError for what has no effect on a plan as a tree."""
+    for name, (none, why) in NOT_OF_TREES.items():
+        value = getattr(request, name)
+        if value not in (None, none):
+            raise UsageError(f"error: --{name.replace('_', '-')} {value}: {why}")
+
+
 def cuts_of(request: Request, placement: Placement, number: int) -> str | None:
     """Of the layers behind which units end those of one piece, and names that no piece has; UsageError for layers of
     the host."""
@@ -302,6 +319,8 @@ def choices_for(
     else:
         policy = _set_policy(module, request, noted.get(POLICY), passes)
     compression = request.compress_weights or AUTO
+    if policy[0] == TREE:
+        refuse_of_trees(request)
     if compression == AUTO and policy[0] == "none":
         compression = "none"  # the reference to beat has everything as it is
     alike = {each.name: getattr(request, each.name, None) for each in fields(Choices)}
@@ -417,16 +436,20 @@ def policy_of(
     asked = [flag for flag in ("cuts", "rules", "policy", "thresholds") if getattr(request, flag) is not None]
     name = request.policy or (None if rules else noted)
     if request.plan is not None:
-        if asked and request.policy != TREE:
-            raise UsageError(f"error: --plan and --{asked[0]}: a plan that is given is as it is")
+        said = [flag for flag in (*asked, "optimise", "carry") if getattr(request, flag) not in (None, TREE)]
+        if said:
+            raise UsageError(f"error: --plan and --{said[0]}: a plan that is given is as it is")
         name = TREE
-    if request.cuts is not None and request.policy != OPTIMAL:
+    together = request.policy == OPTIMAL or chosen(name, rules, None, own.options)[0] == TREE
+    if request.cuts is not None and not together:
         if len(asked) > 1:
             raise UsageError(f"error: --cuts and --{asked[1]}: one of them says where units end")
         name = CUTS
     fuse = next((each for each in passes or () if isinstance(each, FuseLayers)), None)
     if fuse is not None:
         name, rules, thresholds = CUTS if fuse.cuts and not fuse.policy else fuse.policy, fuse.rules, fuse.thresholds
+    if any(isinstance(each, SearchPlan | ApplyPlan) for each in passes or ()):
+        name = TREE
     stored = chosen(None, None, None, own.options)
     policy = chosen(name, rules, thresholds, own.options)
     if rules is None and thresholds is None and name == stored[0]:  # a dumped stage notes the name alone

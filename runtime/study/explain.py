@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from frustum.dialects.choices import TREE
 from frustum.dialects.diagnostic import did_you_mean
 from frustum.dialects.target import Target, cross_checks
 from frustum.runtime.failures import UsageError, exit_code_of, message_of
@@ -77,8 +78,9 @@ def as_in(plan: Data, compression: str | None) -> dict[str, Any]:
 def explain_plan(plan: Data, count: CountAll, most: int, alike: Data = MappingProxyType({})) -> dict[str, Any]:
     """The units, and of each cut what the same cuts without it come to; at most so many ways are counted.
 
-    Plans with and without are compiled alike, from given cuts that are planned together where policy `optimal` has made
-    the plan: `same` is the one with all of them, and what differs is said against it.  `alike`: see `as_in`.
+    Plans with and without are compiled alike, from given cuts that are planned together where policy `optimal` or
+    `tree` has made the plan: `same` is the one with all of them, and what differs is said against it.  `alike`: see
+    `as_in`.
     """
     if not plan["units"]:
         return {"what": "host", "model": plan["model"], "layers": _on_host(plan)}
@@ -178,7 +180,8 @@ def _ways_at(plan: Data, unit: Data, layer: str | None) -> list[Way]:
         alone = [*ends[:number], *layers, *ends[number + 1 :]]
         found.append(Way(f"each layer of {unit['name']} by itself", _cut_at(plan, alone)))
     found.append(_same(plan, ends))
-    found += [Way(f"borders {word}", {"borders": word}) for word in ("exchange", "overlap")]
+    if plan["policy"] != TREE:  # whose loops say what happens at borders
+        found += [Way(f"borders {word}", {"borders": word}) for word in ("exchange", "overlap")]
     return [*found, through_dram]
 
 
@@ -264,7 +267,7 @@ def _ends(plan: Data) -> list[str]:
 
 def _cut_at(plan: Data, ends: Sequence[str]) -> dict[str, Any]:
     """Options for units that end just there, planned together if those of the plan are."""
-    policy = OPTIMAL if plan["policy"] == OPTIMAL else None
+    policy = plan["policy"] if plan["policy"] in (OPTIMAL, TREE) else None
     return {**UNFORCED, "policy": policy, "cuts": ",".join(ends)}
 
 

@@ -101,11 +101,12 @@ def _unit_lines(unit: Data) -> list[str]:
     layers = ", ".join(unit["layers"][:6]) + (
         f" and {len(unit['layers']) - 6} more" if len(unit["layers"]) > 6 else ""
     )
+    mode = f", mode {unit['mode']}" if unit["mode"] else ""
     predicted = f" ({unit['predicted_cycles']:,} predicted)" if unit["predicted_cycles"] is not None else ""
     return [
         f"{unit['name']}: {layers}",
         f"  {unit['cycles']:,} cycles{predicted}, {unit['dram_bytes']:,} DRAM bytes, {unit['tiles']} tiles by"
-        f" {unit['owners']}, mode {unit['mode']}; ends: {unit['stopped_by'] or 'the network ends'}",
+        f" {unit['owners']}{mode}; ends: {unit['stopped_by'] or 'the network ends'}",
     ]
 
 

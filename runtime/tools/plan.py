@@ -74,14 +74,14 @@ def networks_with(request: Request) -> tuple[list[AxisNetwork], Target, Request]
     target = asked.given_target(request) or targets.load(asked.DEFAULT_TARGET)
     request = with_stored_dtype(request, target)
     if request.dtype == INT8:
-        raise UsageError("error: --dtype int8: plans as trees are made for floating point and for models of integers")
+        raise UsageError("error: --dtype int8: plan calibrates nothing; give it a model of integers")
     loaded = asked.load(request, target)
     if loaded.text is not None:
         raise UsageError(f"{request.model}: error: is a stage: plan takes the model itself")
     model = loaded.module if loaded.placement is None else loaded.placement
     assert model is not None
     dtype = None if request.dtype in (None, "model") else request.dtype
-    found = networks_of_model(model, Path(str(request.model)).stem, target, dtype)
+    found = networks_of_model(model, target, dtype)
     if not found:
         raise UsageError(f"{request.model}: error: there is nothing to plan: all of it runs on the host, or is views")
     return found, target, request

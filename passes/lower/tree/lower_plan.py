@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -18,20 +19,22 @@ from frustum.dialects import isa
 from frustum.dialects.axes.access import View
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.graph.axes import read_with_views
-from frustum.dialects.isa.program import Span
-from frustum.dialects.plan.check import with_copies
+from frustum.dialects.isa.program import Element, Span
+from frustum.dialects.plan.check import Named, with_copies
 from frustum.dialects.plan.clusters import check_clusters
-from frustum.dialects.plan.count import Counted, count
+from frustum.dialects.plan.count import Counted
+from frustum.dialects.plan.cycles import timed
 from frustum.dialects.plan.dialect import tree_of
-from frustum.dialects.plan.tree import Node, Sequence, layers_in
+from frustum.dialects.plan.tree import Compute, Loop, Node, Over, Sequence, copies_in, layers_in, nodes_in
 from frustum.dialects.target import Target
+from frustum.passes.analysis.least_work import note_least_work
 from frustum.passes.analysis.module import target_of
 from frustum.passes.lower.tree.coarser import coarser_plan
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.externals import DramTensors, elements_of
 from frustum.passes.lower.tree.layouts import orders_of
-from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.lower.tree.walk import PlanWalk
 from frustum.passes.lower.unit.program import Names
 from frustum.passes.plan.text.apply import plans_of
@@ -42,17 +45,16 @@ class LowerPlan(ModulePass):
     """Write the plan of every network as instructions.
 
     Before: networks, each with its `fplan.plan`; element types are those of the device.  After: one `fisa.program` for
-    each, with a barrier between the children of the plan's outermost sequence.  Raises NotLowered for what no program
-    is made of yet: chips, and constructs that it names.
+    each, with a barrier between the children of the plan's outermost sequence: a program is for one chip, whichever it
+    is placed on.  Raises NotLowered for constructs that no program is made of yet, by name.
     """
 
     name = "frustum-lower-plan"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
-        if target.chips > 1:
-            raise NotLowered(f"a plan is lowered for one chip, {target.name} has {target.chips}")
         plans = {plan.network_name: plan for plan in plans_of(op)}
+        note_least_work(op)
         for network in list(g.networks_of(op)):
             plan = plans.get(network.sym_name.data)
             if plan is None:
@@ -75,16 +77,15 @@ def lowered_plan(
     plan: Node,
     target: Target,
     names: Names,
-    counted: Counted | None = None,
 ) -> isa.ProgramOp:
     """The program of a network; `names` are those of all programs of the module.
 
     Raises NotLowered for what no program is made of, PlanError where the tree is no plan of the network.
     """
     check_clusters(plan, target)
-    counted = count(network, plan) if counted is None else counted
+    counted = timed(network, plan, target)
     own = with_copies(network, plan)
-    numbers = named(own, plan.children if isinstance(plan, Sequence) else (plan,), names)
+    numbers = named(UnitFacts(own, plan, elements_of(own, views), counted), names)
     walk = _written(op, own, views, plan, target, counted, numbers)
     coarser = coarser_plan(network, plan, walk.periods, counted, target.cluster.sram.capacity_bytes)
     if coarser is not None:
@@ -118,17 +119,18 @@ def _written(
     return walk
 
 
-def named(network: AxisNetwork, units: tuple[Node, ...], names: Names) -> dict[str, int]:
+def named(facts: UnitFacts, names: Names) -> dict[str, int]:
     """The number in reports of each layer: one for all that a node of the model has become."""
+    network, copies = facts.network, {copy.name for copy in copies_in(facts.plan)}
     layers, numbers, known = {layer.name: layer for layer in network.layers}, dict[str, int](), dict[Operation, int]()
-    for k, unit in enumerate(units):
-        _unit(names, f"u{k}")
+    for unit in facts.note(names):
         for name in layers_in(unit):
             layer = layers[name]
             assert isinstance(layer.source, Operation)
             if layer.source not in known:
-                own = [each for each in network.layers if each.source is layer.source]
-                known[layer.source] = names.layer(layer.source, kind_of(layer), useful_macs(own))
+                own = [each for each in network.layers if each.source is layer.source and each.name not in copies]
+                elements = sum(math.prod(axis.extent for axis in each.result.axes) for each in own)
+                known[layer.source] = names.layer(layer.source, kind_of(layer), useful_macs(own), elements)
             numbers[name] = known[layer.source]
     return numbers
 
@@ -142,13 +144,61 @@ def useful_macs(layers: list[Layer]) -> int:
     return sum(layer.macs * layer.points for layer in layers)
 
 
-def _unit(names: Names, name: str) -> None:
-    names.units.append(name)
-    names.modes.append("")
-    names.stopped.append("")
-    names.tiles.append(1)
-    names.kept_bytes.append(0)
-    names.owners.append("clusters")
-    names.carried.append("")
-    names.predicted.append(-1)
-    names.own_cycles.append(-1)
+@dataclass(frozen=True)
+class UnitFacts:
+    """Of one plan.  `network`: with the copies of layers of the plan; `counted`: with the cycles of nodes."""
+
+    network: AxisNetwork
+    plan: Node
+    elements: Mapping[Tensor, Element]
+    counted: Counted
+
+    @property
+    def units(self) -> tuple[Node, ...]:
+        """The children of the outermost sequence."""
+        return self.plan.children if isinstance(self.plan, Sequence) else (self.plan,)
+
+    def note(self, names: Names) -> Iterator[Node]:
+        """Adds what is known of each unit to the names of the module, and gives the unit."""
+        known, units, counted = Named(self.network, self.plan), self.units, self.counted
+        for number, unit in enumerate(units):
+            stopped = ""
+            if number + 1 < len(units):
+                moved = f"{counted.moved[id(unit)]} DRAM bytes here, {counted.dram_bytes} in all"
+                stopped = f"cut before '{next(layers_in(units[number + 1]))}': {moved}"
+            names.units.append(f"u{number}")
+            names.modes.append("")
+            names.stopped.append(stopped)
+            names.tiles.append(tiles(known, unit))
+            names.kept_bytes.append(max((counted.rolled[id(node)] for node in nodes_in(unit)), default=0))
+            names.owners.append("clusters")
+            names.carried.append(" ".join(sorted({*self.waiting(known, unit, frozenset())})))
+            names.predicted.append(math.ceil(counted.taken[id(unit)]))
+            names.own_cycles.append(-1)
+            yield unit
+
+    def waiting(self, known: Named, node: Node, around: frozenset[Axis]) -> Iterator[str]:
+        """The types in which sums wait between passes of loops.  `around`: what the loops around it cut."""
+        match node:
+            case Compute():
+                stated = {each.tensor: each.element for each in node.sums}
+                for layer in (known.layers[name] for name in node.layers):
+                    if around & layer.combine.keys() - {*layer.result.axes}:
+                        yield stated.get(layer.result.name, self.elements[layer.result])
+            case Loop():
+                is_dealt = node.over is not Over.TIME
+                yield from self.waiting(known, node.body, around if is_dealt else around | known.class_of(node)[1])
+            case Sequence():
+                for child in node.children:
+                    yield from self.waiting(known, child, around)
+
+
+def tiles(known: Named, node: Node) -> int:
+    """In how many parts the last layer of a node is made."""
+    last = known.layers[list(layers_in(node))[-1]]
+    found = 1
+    while not isinstance(node, Compute):
+        if isinstance(node, Loop) and known.class_of(node)[1] & {*last.result.axes}:
+            found *= node.passes
+        node = node.body if isinstance(node, Loop) else node.children[-1]
+    return found

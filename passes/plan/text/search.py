@@ -19,7 +19,7 @@ from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.text.apply import plans_of
 from frustum.passes.plan.text.cuts import cuts_after
 from frustum.passes.plan.tree.trace import fitting_plan
-from frustum.passes.plan.tree.wishes import Wishes
+from frustum.passes.plan.tree.wishes import GivenCuts, Wishes
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class SearchPlan(ModulePass):
     Before: networks, and the target.  After: behind each stands its `fplan.plan`, in place of one that was there.
     `optimise`: what there is least of instead, `time` or `energy`.  `carry`: the type of sums that wait between passes.
     `sram`: the share of a cluster's SRAM that plans may use.
-    `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks.
+    `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks; an
+    empty text makes each network one unit.
     Raises `DoesNotFit` where no plan fits the SRAM of a cluster, `PlanError` where a cut is after no layer, `WishError`
     where energy is asked for and bytes take none.
     """
@@ -45,7 +46,9 @@ class SearchPlan(ModulePass):
         old = {plan.network_name: plan for plan in plans_of(op)}
         networks = list(networks_of(op))
         read = [read_network(network) for network in networks]
-        cuts = [None for _ in read] if self.cuts is None else cuts_after(read, self.cuts)
+        cuts: list[GivenCuts | None] = [None if self.cuts is None else GivenCuts(frozenset()) for _ in read]
+        if self.cuts:
+            cuts = list(cuts_after(read, self.cuts))
         for network, axes, own in zip(networks, read, cuts, strict=True):
             wishes = Wishes(self.optimise, target, self.carry, own)
             room = int(self.sram * target.cluster.sram.capacity_bytes)

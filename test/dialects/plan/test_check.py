@@ -162,7 +162,7 @@ def test_without_copies_the_network_is_itself():
         (Compute(()), "a compute has at least one layer"),
         (Compute(("a",), "gpu"), "no engine is called gpu"),
         (Compute(("a",), sums=(Sum("a", "f8"),)), "sum a as f8: sums wait as f16, bf16, f32, i32"),
-        (Sequence(()), "it has no children"),
+        (Sequence((Compute(("a",)), Sequence(()))), "it has no children"),
         (Sequence((Compute(("a",)),), (Resident("w", 0, 1),)), "from child 0 to child 1, the sequence has 1"),
         (Sequence((Compute(("a",)),), (Resident("w", 0, 0, Part("x", 3, 3)),)), "positions 3:3 of x"),
         (Sequence((Compute(("a",)),), (Resident("w", 0, 0, memory="ram"),)), "no memory is called ram"),

@@ -140,7 +140,7 @@ WRONG = {
     'net @n for "e" { compute a }': "1:1: error: expected 'plan', found 'net'",
     "plan @n for edge { compute a }": '1:13: error: expected the name of a target in quotes, as in "edge", found',
     'plan @n for "e" x': "1:17: error: expected a node: for, compute, subsets or {, found 'x'",
-    "{}": "1:1: error: a sequence: it has no children; remove it",
+    "{ {} }": "1:3: error: a sequence: it has no children; remove it",
     "{ for step 2 of 3 { compute a } }": "1:7: .*an axis, found 'step'; a name that is a keyword stands in quotes",
     "{ for x step 2 { compute a } }": "1:16: error: expected 'of EXTENT', found '{'; no network here says the extent",
     "{ for x step 0 of 2 { compute a } }": "1:14: error: a step has at least one position, found 0",

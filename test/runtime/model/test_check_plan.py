@@ -139,7 +139,7 @@ def test_parts_of_a_model_are_all_certified(tmp_path, capsys):
     del claims["plans"][1]
     file.write_text(json.dumps(claims))
     assert check_plan.main([str(model), "edge", str(file)]) == 3
-    assert capsys.readouterr().err == f"{file}: error: networks: claimed mixed_0, found mixed_0, mixed_1\n"
+    assert capsys.readouterr().err == f"{file}: error: networks: claimed mixed_0, found mixed_0, mixed_2\n"
 
 
 OVER_CLUSTERS = """plan @perceptron for "TARGET" {
@@ -197,7 +197,7 @@ def test_it_is_a_command_of_the_package_that_loads_no_planner(simple):
 def test_resnet50_is_checked_in_two_seconds(tmp_path, capsys):
     """Each layer with rows has a loop over them: more passes than a plan that fuses layers."""
     machine = targets.load("edge")
-    (network,) = networks_of_model(import_or_place(zoo_model("resnet50", 0), machine, "auto"), "", machine, "f16")
+    (network,) = networks_of_model(import_or_place(zoo_model("resnet50", 0), machine, "auto"), machine, "f16")
     lines = []
     for layer in network.layers:
         compute = f'compute "{layer.name}"'

@@ -132,7 +132,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 REFUSED: dict[str, str] = {
     "error: {} has no effect on a plan that is given (--plan)": "plan {model} --plan {tmp}/a.plan --cuts a",
-    "error: --dtype int8: plans as trees are made for floating point and for models of integers":
+    "error: --dtype int8: plan calibrates nothing; give it a model of integers":
         "plan {model} --dtype int8",
     "{}: error: is compiled already": "compile {made} -o {tmp}/out",
     "{}: error: --target is for models that are not compiled yet": "inspect {made} --target edge",
@@ -165,6 +165,7 @@ REFUSED: dict[str, str] = {
         "run {model} --check={model} --check-against {model}",
     "error: --cuts and --{}: one of them says where units end": "run {model} --cuts conv --policy none",
     "error: --plan and --{}: a plan that is given is as it is": "run {model} --plan {tmp}/a.plan --policy greedy",
+    "error: --{} {}: {}": "run {model} --policy tree --order z-order",
     "error: --fail-on: {}": "diff {report} {report} --fail-on much",
     "error: --html {}: the page is written to a file, not to stdout": "run {model} --html -",
     "error: --input and --input-seed: one of them gives the inputs": "run {model} --input {x} --input-seed 1",

@@ -30,4 +30,4 @@ builtin.module {
 // WORD: misspelt.plan:2:15: error: resident ww: no tensor is called ww; did you mean 'w'?
 // WORD:   resident v, ww
 // NAME: no network is called @nett; did you mean 'net'? (networks here: net)
-// FILE: none.plan: cannot be read: No such file or directory
+// FILE: none.plan: error: cannot be read: No such file or directory

@@ -1,0 +1,33 @@
+# Tests: test/runtime/tools/test_plan.py
+"""The passes of the graph level that every plan as a tree begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from xdsl.passes import ModulePass
+
+from frustum.passes.graph.canonicalize import Canonicalize
+from frustum.passes.graph.composites.find_attention import FindAttention
+from frustum.passes.graph.composites.find_normalise import FindNormalise
+from frustum.passes.graph.composites.part_products import PartProducts
+from frustum.passes.graph.convert_at_host import ConvertAtHost
+from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.fold_quantisation import FoldQuantisation
+from frustum.passes.graph.fuse_residual import FuseResidual
+from frustum.passes.graph.quantise import QuantiseNetwork
+from frustum.passes.graph.split_reductions import SplitReductions
+
+FLOATS: dict[str, Literal["f32", "f16", "bf16"]] = {"f32": "f32", "f16": "f16", "bf16": "bf16"}
+"""Element types a network can be converted to."""
+
+
+def passes_of_trees(dtype: str | None) -> Sequence[ModulePass]:
+    """`dtype`: the element type on the device; of None, and of integers, networks keep their own."""
+    element = FLOATS.get(dtype or "")
+    types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
+    return (
+        FindAttention(), FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
+        *types, FuseResidual(), PartProducts(of_any_size=True), ConvertAtHost(),
+    )  # fmt: skip
