@@ -272,10 +272,16 @@ class SramBuffers(OverClusters, RunningNumbers):
             self.dram.loaded(self.code, tensor, box, place)
 
     def leave(
-        self, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine]
+        self, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine],
+        but: Place | None = None,
     ) -> None:  # fmt: skip
-        """A box goes to DRAM: to its home, and to outputs that have it."""
+        """A box goes to DRAM: to its home, and to outputs that have it; `but`: an output that has it already."""
         home, parts = self.dram.stored(tensor)
+        if but is not None:
+            home = None if home is not None and home.buffer is but.buffer else home
+            parts = [part for part in parts if part.into.buffer is not but.buffer]
+        if home is None and not parts:
+            return
         conditions = [*conditions, *self.once(tensor, box)]
         for k in range(self.planes(tensor)):
             if home is not None:
