@@ -249,7 +249,7 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "typed": (
             FindAttention(), FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
-            *types, FuseResidual(), PartProducts(of_any_size=True),
+            *types, FuseResidual(), PartProducts(of_any_size=True), FindPhases(of_one=True),
         ),
         "fused": (
             SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram) if choices.plan is None
