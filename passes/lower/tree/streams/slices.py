@@ -242,7 +242,8 @@ class _SlicesAlong:
         while step >= 1:
             if step == self.extent or step % even == 0:
                 yield step
-            step = 0 if step <= LINES else max(LINES, step // 2 // LINES * LINES)
+            quarter = ceil_div(self.extent, PARTS)
+            step = (quarter if quarter < step else 0) if step <= LINES else max(LINES, step // 2 // LINES * LINES)
 
     def bytes_of(self, step: int) -> int:
         """Of SRAM."""
