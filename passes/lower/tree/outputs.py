@@ -105,14 +105,14 @@ def constant(code: Code, value: float, into: Fetched) -> SSAValue:
 def window(piece: Piece, into: Fetched) -> Place | None:
     """A tensor's positions as they lie in an output; None where some lie there several times, or not side by side."""
     steps = {dim.coordinate.terms[0][0]: dim.stride for dim in into.dims}
-    dealt, offset = _dealt(piece), 0
+    known, dealt, offset = _known(piece), _dealt(piece), 0
     for axis, each in dealt.items():
         step = steps.pop(axis)
         steps[each.axis], offset = step * each.factor, offset + step * each.first
-    there = _ranges(piece, steps, dealt)
+    there = _ranges(piece, steps, known, dealt)
     strides, has, moved = dict[Axis, int](), dict[Axis, Span](), set[Axis]()
     for axis, whole_position in piece.by_leaf:
-        position = None if whole_position is None else _among(whole_position.refined(), dealt)
+        position = None if whole_position is None else _among(_at(whole_position.refined(), known), dealt)
         found = None if position is None else _inverted(position, steps, there)
         if there is None or found is None or position is None:
             return None
@@ -125,12 +125,42 @@ def window(piece: Piece, into: Fetched) -> Place | None:
         if own & moved:
             return None
         moved |= own
+    offset += sum(steps[axis] * at for axis, at in known.items())
     for axis, (low, high) in (there or {}).items():
-        if axis not in moved:
+        if axis not in moved and axis not in known:
             if high - low != 1:
                 return None
             offset += steps[axis] * low
     return Place(into.buffer, "dram", into.element, strides, has=has, offset=offset)
+
+
+def _known(piece: Piece) -> dict[Axis, int]:
+    """Axes of the output along which the piece is at one position, as a guard of several axes says."""
+    found = dict[Axis, int]()
+    for guard in piece.guards:
+        own = guard.position.refined()
+        if not own.is_linear or len(own.terms) < 2:
+            continue
+        *inner, (axis, factor) = sorted(own.terms, key=lambda term: term[1])
+        low, high = Position(tuple(inner), own.offset).hull({})
+        first, rest = divmod(guard.start - low, max(1, factor))
+        is_one = factor > 0 and not rest and guard.stop - guard.start == factor and high - low <= factor
+        if is_one and 0 <= first < axis.extent:
+            found[axis] = first
+    return found
+
+
+def _at(own: Position, known: Mapping[Axis, int]) -> Position:
+    """A position where some axes are at one of theirs; without rounding where that is not needed then."""
+    if not any(axis in known for axis, _ in own.terms):
+        return own
+    offset = own.offset + sum(factor * known[axis] for axis, factor in own.terms if axis in known)
+    found = replace(own, terms=tuple(term for term in own.terms if term[0] not in known), offset=offset)
+    if found.is_linear or found.bend not in ("", "wrap"):
+        return found
+    bare = replace(found, divisor=1, bend="", extent=0)
+    _, high = found.hull({})
+    return bare.digit(found.divisor, found.extent or max(1, high), is_first=not found.bend) or found
 
 
 @dataclass(frozen=True)
@@ -168,12 +198,12 @@ def _among(own: Position, dealt: Mapping[Axis, _Dealt]) -> Position:
 
 
 def _ranges(
-    piece: Piece, steps: Mapping[Axis, int], dealt: Mapping[Axis, _Dealt]
+    piece: Piece, steps: Mapping[Axis, int], known: Mapping[Axis, int], dealt: Mapping[Axis, _Dealt]
 ) -> dict[Axis, tuple[int, int]] | None:  # fmt: skip
     """The positions along each axis of the output at which the piece is; None where they are no box."""
     found = {axis: (0, axis.extent) for axis in steps}
     for guard in piece.guards:
-        own = _among(guard.position.refined(), dealt)
+        own = _among(_at(guard.position.refined(), known), dealt)
         low, high = own.hull({})
         if guard.start <= low and high <= guard.stop:
             continue
