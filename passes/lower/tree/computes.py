@@ -23,7 +23,7 @@ from frustum.passes.lower.tree.over_clusters import send_parts
 from frustum.passes.lower.tree.pieces import Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed
 from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of
-from frustum.passes.lower.tree.streams.slices import Member
+from frustum.passes.lower.tree.streams.slices import SlicedLayer
 from frustum.passes.lower.tree.streams.streaming import Streaming
 
 
@@ -64,7 +64,7 @@ class Computes(Streaming):
     def together(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Sequence[str]:
         """The first of these layers; with those behind it that have one loop over slices in fewer cycles: that stream
         the same, or make parts of one output, and need nothing of each other."""
-        found = list[Member]()
+        found = list[SlicedLayer]()
         for name in names if self.dealt is None or not self.dealt.is_exchanged else ():
             layer = self.layers[name]
             does_carry = layer in self.in_step or layer.role in ("sums", "squares")
@@ -85,12 +85,12 @@ class Computes(Streaming):
                 return names[:count]
         return names[:1]
 
-    def goes_with(self, member: Member, others: Sequence[Member]) -> bool:
+    def goes_with(self, member: SlicedLayer, others: Sequence[SlicedLayer]) -> bool:
         """Whether a layer streams what others do, or makes parts of an output with them."""
         is_framed = member.frame is not None and any(member.frame is other.frame for other in others)
         return is_framed or any({*member.streams} & {*other.streams} for other in others)
 
-    def are_faster(self, members: Sequence[Member], own: Sequence[Tensor], made: Made) -> bool:
+    def are_faster(self, members: Sequence[SlicedLayer], own: Sequence[Tensor], made: Made) -> bool:
         """Whether layers take no more cycles in one loop over slices than in several."""
         handed = [member.layer for member in members if member.layer.result in own]
         room = self.capacity - self.used - self.bytes_handed(handed, made)

@@ -104,13 +104,18 @@ class DramTensors:
         """The first output that has it beside parts of other layers."""
         return next((frame for frame in self.frames if tensor in frame.positions), None)
 
-    def stored(self, tensor: Tensor) -> tuple[Place | None, list[OutputPart]]:
-        """Where a result goes in DRAM: its home, if somebody reads it there, and outputs elsewhere."""
+    def stored(self, tensor: Tensor, but: Place | None = None) -> tuple[Place | None, list[OutputPart]]:
+        """Where a result goes in DRAM: its home, if somebody reads it there, and outputs elsewhere.  `but`: an output
+        that has it already."""
         parts = self.parts.get(tensor, [])
         home = self.places.get(tensor)
         if home is None and (tensor in self.loads or not parts):
             home = self.of(tensor)
-        return home, [part for part in parts if part.window is None or part.window is not home]
+        parts = [part for part in parts if part.window is None or part.window is not home]
+        if but is None:
+            return home, parts
+        is_there = home is not None and home.buffer is but.buffer
+        return None if is_there else home, [part for part in parts if part.into.buffer is not but.buffer]
 
     def form(self, tensor: Tensor) -> Place:
         """How a tensor lies in DRAM; no buffer is declared for one that only outputs have."""

@@ -276,13 +276,8 @@ class SramBuffers(OverClusters, RunningNumbers):
         but: Place | None = None,
     ) -> None:  # fmt: skip
         """A box goes to DRAM: to its home, and to outputs that have it; `but`: an output that has it already."""
-        home, parts = self.dram.stored(tensor)
-        if but is not None:
-            home = None if home is not None and home.buffer is but.buffer else home
-            parts = [part for part in parts if part.into.buffer is not but.buffer]
-        if home is None and not parts:
-            return
-        conditions = [*conditions, *self.once(tensor, box)]
+        home, parts = self.dram.stored(tensor, but)
+        conditions = [*conditions, *self.once(tensor, box)] if home is not None or parts else []
         for k in range(self.planes(tensor)):
             if home is not None:
                 transfer(self.code, "gdma", box, place.plane(k), home.plane(k), conditions)

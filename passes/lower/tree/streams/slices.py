@@ -41,7 +41,7 @@ LINES = 16
 
 
 @dataclass(frozen=True)
-class Member:
+class SlicedLayer:
     """A layer of a loop over slices: what it makes in all of them, what it streams, whether its result goes to DRAM."""
 
     layer: Layer
@@ -97,7 +97,7 @@ class SliceChoice:
     """What layers stream in a pass; `room`: bytes of SRAM; `homes`: where tensors lie in DRAM."""
 
     code: Code
-    members: Sequence[Member]
+    members: Sequence[SlicedLayer]
     frames: tuple[Frame, ...]
     homes: Callable[[Tensor], Place]
     boxes: Callable[[Tensor, Made], Mapping[Axis, Span]]
@@ -140,7 +140,7 @@ class SliceChoice:
             if len(cut) == len(self.members) and (not others or axis in first.layer.result.axes):
                 yield cut
 
-    def beside(self, first: Member, axis: Axis, other: Member) -> set[Axis]:
+    def beside(self, first: SlicedLayer, axis: Axis, other: SlicedLayer) -> set[Axis]:
         """The axis along the same dimension of a frame."""
         found = set[Axis]()
         for frame in self.frames:
@@ -161,7 +161,7 @@ class _SlicesAlong:
 
     def __init__(self, choice: SliceChoice, frames: tuple[Frame, ...], cut: Cut) -> None:
         self.choice, self.frames, self.cut = choice, frames, cut
-        self.members: Sequence[Member] = choice.members
+        self.members: Sequence[SlicedLayer] = choice.members
         self.depth: int = choice.code.depth
         self.framed: dict[Tensor, Frame] = {
             member.layer.result: member.frame for member in self.members if member.frame and member.frame in frames
@@ -204,7 +204,7 @@ class _SlicesAlong:
             return self.choice.boxes(tensor, {name: made[name] for name in names})
         return frame.box({t: made[self.maker(t).layer.name] for t, own in self.framed.items() if own is frame})
 
-    def maker(self, tensor: Tensor) -> Member:
+    def maker(self, tensor: Tensor) -> SlicedLayer:
         return next(member for member in self.members if member.layer.result is tensor)
 
     def part(self, tensor: Tensor, step: int) -> Mapping[Axis, Span]:

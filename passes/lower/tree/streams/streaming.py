@@ -21,7 +21,7 @@ from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of
 from frustum.passes.lower.tree.sram_buffers import SramBuffers
 from frustum.passes.lower.tree.streams.frames import Frame, Parts
-from frustum.passes.lower.tree.streams.slices import Member, SliceChoice, Slices
+from frustum.passes.lower.tree.streams.slices import SliceChoice, SlicedLayer, Slices
 
 
 class Streaming(SramBuffers):
@@ -32,7 +32,7 @@ class Streaming(SramBuffers):
     known_steps: dict[Layer, Mapping[Axis, int]]
     used: int
 
-    def streamed(self, members: Sequence[Member]) -> None:
+    def streamed(self, members: Sequence[SlicedLayer]) -> None:
         """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
         chosen = self.slices(members, self.capacity - self.used)
         used, stage = self.used, self.code.stage
@@ -63,8 +63,8 @@ class Streaming(SramBuffers):
         self.used = used
 
     def open(
-        self, members: Sequence[Member], chosen: Slices, made: Made, boxes: Mapping[Tensor, Mapping[Axis, Span]], *,
-        is_moving: bool,
+        self, members: Sequence[SlicedLayer], chosen: Slices, made: Made,
+        boxes: Mapping[Tensor, Mapping[Axis, Span]], *, is_moving: bool,
     ) -> None:  # fmt: skip
         """Buffers of what comes in slices, or of what does not, and what is loaded into them."""
         copies = 2 if is_moving and chosen.count > 1 else 1
@@ -78,7 +78,7 @@ class Streaming(SramBuffers):
             if (frame.tensor in chosen.moving) == is_moving:
                 self.open_frame(frame, framed_parts(frame, members, made), copies)
 
-    def close(self, members: Sequence[Member], chosen: Slices, made: Made, *, is_moving: bool) -> None:
+    def close(self, members: Sequence[SlicedLayer], chosen: Slices, made: Made, *, is_moving: bool) -> None:
         """Results that come in slices, or those that do not, go to DRAM."""
         framed = self.framed(members, chosen)
         for layer in (member.layer for member in members if member.is_stored and member.layer.result not in framed):
@@ -110,7 +110,7 @@ class Streaming(SramBuffers):
             own = {axis: span_of(spans, axis) for axis in tensor.axes}
             self.leave(tensor, self.own_part(own), self.here[tensor][-1], [], frame.home)
 
-    def slices(self, members: Sequence[Member], room: int) -> Slices:
+    def slices(self, members: Sequence[SlicedLayer], room: int) -> Slices:
         """Those that take the fewest cycles.  DoesNotFit where none fits."""
         kernels = {member.layer: member.kernels for member in members}
 
@@ -125,15 +125,15 @@ class Streaming(SramBuffers):
         frames = tuple(frame for frame in self.dram.frames if known.count(frame) > 1)
         return SliceChoice(self.code, members, frames, self.dram.form, boxes, room, computing).best()
 
-    def framed(self, members: Sequence[Member], chosen: Slices) -> set[Tensor]:
+    def framed(self, members: Sequence[SlicedLayer], chosen: Slices) -> set[Tensor]:
         """Results that leave as parts of an output."""
         return {tensor for frame in chosen.frames for tensor in framed_parts(frame, members)}
 
-    def member(self, layer: Layer, spans: Spans, kernels: Sequence[Kernel] | None = None) -> Member:
+    def member(self, layer: Layer, spans: Spans, kernels: Sequence[Kernel] | None = None) -> SlicedLayer:
         """A layer with what it streams here."""
         read = dict.fromkeys(self.read_by_in_order(layer))
         streams = tuple(tensor for tensor in read if not self.is_here(tensor) and not self.is_made_anew(tensor))
-        found = Member(
+        found = SlicedLayer(
             layer, kernels or self.kernels(layer), spans, streams, not self.is_here(layer.result), self.steps(layer),
             self.may_wait(layer),
         )  # fmt: skip
@@ -211,7 +211,7 @@ class Streaming(SramBuffers):
         return self.known_steps[layer]
 
 
-def framed_parts(frame: Frame, members: Sequence[Member], made: Made | None = None) -> Parts:
+def framed_parts(frame: Frame, members: Sequence[SlicedLayer], made: Made | None = None) -> Parts:
     """What layers make of the tensors in a frame; all of them if nothing else is said."""
     own = [member for member in members if member.frame is frame]
     return {member.layer.result: member.spans if made is None else made[member.layer.name] for member in own}
