@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from xdsl.dialects.builtin import IntegerAttr, i64
@@ -81,6 +81,16 @@ class Code:
         self.counts.pop()
         body, self.block, self.stage = self.block, outer, stage
         self.add(isa.RepeatOp(count, Region(body), stage=stage))
+
+    @contextmanager
+    def supposed(self, counts: Sequence[int]) -> Iterator[tuple[Affine, ...]]:
+        """Indices of loops of so many passes as if they were open, while nothing is added."""
+        depth = len(self.counts)
+        self.counts.extend(counts)
+        try:
+            yield tuple(Affine.index(depth + k) for k in range(len(counts)))
+        finally:
+            del self.counts[depth:]
 
     @contextmanager
     def at_stage(self, stage: int) -> Iterator[None]:

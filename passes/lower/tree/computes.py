@@ -7,33 +7,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.kernels.joins import join_kernel
+from frustum.passes.lower.tree.cores.chains import Chains
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.nest import LayerPart
-from frustum.passes.lower.tree.over_clusters import send_parts
-from frustum.passes.lower.tree.pieces import Known, PieceChoice
-from frustum.passes.lower.tree.places import Place, packed
-from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of
+from frustum.passes.lower.tree.spans import span_of
 from frustum.passes.lower.tree.streams.slices import SlicedLayer
-from frustum.passes.lower.tree.streams.streaming import Streaming
 
 
-class Computes(Streaming):
+class Computes(Chains):
     """Writes the layers of computes."""
-
-    capacity: int
-    known: Known
-    known_steps: dict[Layer, Mapping[Axis, int]]
-    used: int
 
     def compute(self, node: Compute, made: Made, held: Held) -> None:
         own = self.own(node, held)
@@ -42,24 +30,53 @@ class Computes(Streaming):
             if self.layers[name].result is not known and known in own and self.fits_at_once(name, own, made):
                 self.at_once.add(known)
         last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
-        names = list(node.layers)
-        while names:
-            together = self.together(names, own, made)
-            for name in together:
-                layer = self.layers[name]
+        done, self.handing = 0, frozenset(own)
+        for number, name in enumerate(node.layers):
+            layer = self.layers[name]
+            if number >= done:
+                done = number + self.write_several(node, node.layers[number:], own, made, last)
+            if number >= done:
                 early = self.read_by(name) & self.carried.keys()  # states, which layers read before they are made
-                for tensor in (t for t in own if t is layer.result or t in early):
-                    if not self.here[tensor]:
-                        maker = self.network.maker[tensor]
-                        users = [n for n in node.layers if n == maker.name or tensor in self.read_by(n)]
-                        self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
+                self.hand_on(node, [layer.result, *early], own, made, last)
+                self.write([name], made)
+            if self.dealt is not None and self.dealt.is_exchanged:
+                self.exchange_made(layer, self.dealt.layers, made)
+            for tensor in (t for t in own if last[t] == name and self.here[t]):
+                self.used -= self.here[tensor].pop().taken
+
+    def hand_on(
+        self, node: Compute, tensors: Sequence[Tensor], own: Sequence[Tensor], made: Made, last: Mapping[Tensor, str]
+    ) -> None:  # fmt: skip
+        """Places of those of the tensors that layers of a compute hand each other."""
+        for tensor in (t for t in own if t in tensors and not self.here[t]):
+            maker = self.network.maker[tensor]
+            users = [name for name in node.layers if name == maker.name or tensor in self.read_by(name)]
+            self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
+
+    def exchange_made(self, layer: Layer, names: Sequence[str], made: Made) -> None:
+        """Each cluster gets what its layers of these read beside its own part of a result."""
+        users = [name for name in names if name == layer.name or layer.result in self.read_by(name)]
+        box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
+        for place in self.here[layer.result] if len(users) > 1 else ():
+            self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
+
+    def write_several(
+        self, node: Compute, names: Sequence[str], own: Sequence[Tensor], made: Made, last: Mapping[Tensor, str]
+    ) -> int:  # fmt: skip
+        """Writes the first of these layers with others: in one loop over slices, or as a chain.  How many; none where
+        it is by itself."""
+        together = self.together(names, own, made)
+        if len(together) > 1:
+            self.hand_on(node, [self.layers[name].result for name in together], own, made, last)
             self.write(together, made)
-            for name in together:
-                if self.dealt is not None and self.dealt.is_exchanged:
-                    self.exchange_made(self.layers[name], self.dealt.layers, made)
-                for tensor in (t for t in own if last[t] == name):
-                    self.used -= self.here[tensor].pop().taken
-            names = names[len(together) :]
+            return len(together)
+        chain = self.chain_of(names, own, made)
+        if chain is None:
+            return 0
+        layers = [kernel.layer for kernel in chain.kernels]
+        leaving = [layer.result for layer in layers if self.leaves_core(layer, layers)]
+        self.hand_on(node, leaving, own, made, last)
+        return names.index(layers[-1].name) + 1 if self.write_chain(chain, made) else 0
 
     def together(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Sequence[str]:
         """The first of these layers; with those behind it that have one loop over slices in fewer cycles: that stream
@@ -111,13 +128,6 @@ class Computes(Streaming):
             for tensor, box in boxes
         )  # fmt: skip
 
-    def exchange_made(self, layer: Layer, names: Sequence[str], made: Made) -> None:
-        """Each cluster gets what its layers of these read beside its own part of a result."""
-        users = [name for name in names if name == layer.name or layer.result in self.read_by(name)]
-        box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
-        for place in self.here[layer.result] if len(users) > 1 else ():
-            self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
-
     def write(self, names: Sequence[str], made: Made) -> None:
         """Layers: with slices of what is streamed, where something is."""
         layers = [self.layers[name] for name in names]
@@ -151,27 +161,3 @@ class Computes(Streaming):
             return self.slices([member], room).cycles < math.inf
         except DoesNotFit:
             return False
-
-    def join_parts(self, layer: Layer, made: Made, own: Spans) -> None:
-        """A reduction of which each cluster has made its part, `own`: all get those of the others, and join them."""
-        code, (place,) = self.code, self.here[layer.result]
-        box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
-        parts = self.pieces(layer, own).kernel
-        others = Axis("others", code.clusters - 1)
-        kernel, sent = join_kernel(parts, others)
-        strides, size = packed((others, *box), {others: Span(ZERO, others.extent, others.extent), **box}, place.element)
-        buffer = code.allocate("sram", size * place.planes)
-        to = Place(
-            buffer, "sram", place.element, strides, {axis: span.start for axis, span in box.items()},
-            planes=place.planes, plane_bytes=size,
-        )  # fmt: skip
-        send_parts(code, place, box, others, to)
-        elements = {**self.elements, sent: place.element}
-        with code.repeat(others.extent) as index:
-            at = replace(to, origin={**to.origin, others: index * -1})
-            found = PieceChoice(code, kernel, box, elements, {}, {}).best()
-            if found is None:
-                raise NotLowered(f"{layer.name}: no piece of the parts of clusters fits the cores")
-            places = lambda tensor: [at if tensor is sent else place]  # noqa: E731
-            LayerPart(kernel, box, found.pieces, places, [place], elements).write(code)
-

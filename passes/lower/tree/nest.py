@@ -79,6 +79,8 @@ class LayerPart:
     sums: Sums = field(default_factory=Sums)
     slices: int | None = None
     """The level of the innermost loop, where it has this part alone."""
+    made: frozenset[Tensor] = frozenset()
+    """What the pass around makes itself: it cannot come a pass ahead."""
 
     def write(self, code: Code) -> PartWriter:
         """Adds the part."""
@@ -225,11 +227,15 @@ class PartWriter:
 
     # ------------------------------------------------------------ operands
 
-    def arrive(self, want: Want) -> None:
+    def arrive(self, want: Want, copies: int | None = None) -> None:
+        """An operand comes; `copies`: of its buffer, if it is not the two of what comes a pass ahead."""
         operand = self.layer.operands[want.operand]
         element = self.element_of(want.operand)
         dims, size = dims_of(want.dims, element, self.now)
-        buffer = self.code.allocate(want.memory, size * want.planes, 2 if self.code.depth else 1)
+        is_made = all(piece.tensor in self.part.made for piece in operand.pieces)
+        is_early = self.depths[want.operand] > 0 or self.part.slices is not None or not is_made
+        copies = copies or (2 if self.code.depth and is_early else 1)
+        buffer = self.code.allocate(want.memory, size * want.planes, copies)
         into = Fetched(buffer, element, dims, self.part.gates, plane_bytes=size)
         self.held[want.operand] = into
         fills = want.operand not in self.kernel.padded
@@ -242,19 +248,21 @@ class PartWriter:
 
     def engine(self, want: Want) -> CopyEngine:
         """One broadcast where all cores want the same."""
-        dealt = self.part.pieces.dealt
-        is_shared = self.cores > 1 and (dealt is None or dealt not in want.axes)
-        return "bus" if is_shared else "mvdma"
+        is_own = any(span_of(self.now, axis).start.core for axis in want.axes)
+        return "bus" if self.cores > 1 and not is_own else "mvdma"
 
     # ------------------------------------------------------------ results
 
     def allocate(self, depth: int) -> None:
         """Buffers of the result's piece, and of sums where they are wider."""
-        element = self.part.elements[self.layer.result]
         is_alone = self.part.slices is not None and not self.stays
-        copies = 2 if depth or is_alone else 1
+        self.begin(2 if depth or is_alone else 1, 2 if depth else 1)
+
+    def begin(self, copies: int, of_scratch: int) -> None:
+        """The same, so many of each, with what passes before have made."""
+        element = self.part.elements[self.layer.result]
         self.out: Fetched = self.buffer(element, copies)
-        self.scratch: tuple[Fetched, ...] = tuple(self.free(each, 2 if depth else 1) for each in self.kernel.scratch)
+        self.scratch: tuple[Fetched, ...] = tuple(self.free(each, of_scratch) for each in self.kernel.scratch)
         self.move_running("in")
         self.acc: Fetched | None = None
         is_summed = any(loop.axis in self.summed for loop in self.loops)
@@ -380,7 +388,7 @@ class PartWriter:
         origin = {axis: span.start for axis, span in box.items()}
         own = Place(held.buffer, "nram", held.element, steps, origin, offset=held.offset)
         conditions = [each - 1 for each in wanted]
-        if way == "out" and self.part.pieces.dealt is None and self.cores > 1:
+        if way == "out" and self.cores > 1 and not any(span.start.core for span in box.values()):
             conditions.append(Affine(core=-1))  # all have made the same: one stores it
         ends = (own, place) if way == "out" else (place, own)
         transfer(self.code, "mvdma", box, *ends, conditions)

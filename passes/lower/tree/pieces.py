@@ -64,12 +64,14 @@ class PieceCosts:
     free: list[Axis]
     slices: Axis | None
     """The axis of which the part is a slice, in a loop that has it alone."""
+    made: frozenset[Tensor]
+    """What the pass around makes itself: it cannot come a pass ahead."""
 
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any],
-        slices: Axis | None = None,
+        slices: Axis | None = None, made: frozenset[Tensor] = frozenset(),
     ) -> None:  # fmt: skip
-        self.slices = slices
+        self.slices, self.made = slices, made
         self.code, self.kernel, self.elements = code, kernel, elements
         self.target: Target = code.target
         self.layer = kernel.layer
@@ -111,9 +113,8 @@ class PieceCosts:
         """Whether two pieces of everything that moves fit a core's memories."""
         counts = self.counts(extents, dealt)
         need: dict[str, Any] = {"nram": 0, "wram": 0}
-        is_in_loop = bool(self.code.depth) or self.slices is not None
         for want in self.kernel.wants:
-            copies = 1 + (is_in_loop | self.are_several(tuple(want.axes), counts))
+            copies = 1 + (self.comes_early(want) | self.are_several(tuple(want.axes), counts))
             need[want.memory] = need[want.memory] + copies * (self.bytes_of(want, extents) + 16)
         made = self.layer.result.axes
         result = math.prod(extents[axis] for axis in made)
@@ -131,6 +132,11 @@ class PieceCosts:
         copies = 1 + (self.are_several(made, counts) | (self.slices is not None and self.slices not in self.summed))
         fits_nram = need["nram"] + copies * (result * width + 16) + sums <= core.nram.capacity_bytes
         return fits_nram & (need["wram"] <= core.wram.capacity_bytes)
+
+    def comes_early(self, want: Want) -> bool:
+        """Whether an operand comes while the pass before is computed."""
+        made = all(piece.tensor in self.made for piece in self.layer.operands[want.operand].pieces)
+        return self.slices is not None or (bool(self.code.depth) and not made)
 
     def are_several(self, axes: Sequence[Axis], counts: Extents) -> Any:
         """Whether a core has several pieces along these axes."""
@@ -268,9 +274,9 @@ class PieceChoice(PieceCosts):
 
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
-        steps: Mapping[Axis, int], slices: Axis | None = None,
+        steps: Mapping[Axis, int], slices: Axis | None = None, made: frozenset[Tensor] = frozenset(),
     ) -> None:  # fmt: skip
-        super().__init__(code, kernel, spans, elements, slices)
+        super().__init__(code, kernel, spans, elements, slices, made)
         self.known, self.steps = known, steps
 
     def best(self) -> Candidate | None:
@@ -319,7 +325,7 @@ class PieceChoice(PieceCosts):
         return (
             type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
             tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())), self.goes_on,
-            bool(self.code.depth), None if self.slices is None else self.slices in self.summed,
+            tuple(map(self.comes_early, kernel.wants)), None if self.slices is None else self.slices in self.summed,
             tuple(map(self.lies, kernel.wants)), numbers(kernel.out),
             numbers(self.layer.result.axes), numbers(self.summed),
             size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),

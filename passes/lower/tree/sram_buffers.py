@@ -181,7 +181,8 @@ class SramBuffers(OverClusters, RunningNumbers):
         if layer.storage_of is not None:
             (piece, *others) = layer.operands[layer.storage_of].pieces
             old = piece.tensor
-            is_free = not others and old in own and last[old] == layer.name and old not in self.carried
+            is_free = not others and bool(self.here[old]) and old in own and last[old] == layer.name
+            is_free &= old not in self.carried
             is_alike = self.elements[old] == self.elements[layer.result]
             does_roll = self.does_stay(layer.result, users)
             box = self.box_of(layer.result, users, made)

@@ -123,8 +123,6 @@ class PlanWalk(ClusterLoops):
     dram: DramTensors
     numbers: Mapping[str, int]
     counted: Counted
-    inside: frozenset[str]
-    """Layers of the innermost loop."""
     last_unit: int
     periods: dict[int, int]
     """Of loops, by `id`, how many passes one of the program makes, where these are several."""
@@ -249,17 +247,18 @@ class PlanWalk(ClusterLoops):
         around, self.inside = self.inside, frozenset(layers_in(node))
         used, most, later = self.used, self.most, self.later
         self.most, self.later = used, self.capacity
-        with self.code.at_stage(int(is_ahead and self.loads_in(node))):
+        with self.code.at_stage(int(is_ahead and self.loads_in(node, held))):
             self.sequence(node, made, held)
         self.inside, self.used, self.most, self.later = around, used, max(most, self.most), later
 
-    def loads_in(self, node: Node) -> bool:
+    def loads_in(self, node: Sequence, held: Held) -> bool:
         """Whether something is loaded in the passes of the innermost loop around."""
-        if not isinstance(node, Sequence):
-            return False
-        made = {tensor for child in node.children for tensor in self.made_in(child)}
-        is_loading = any(self.tensors[r.tensor] not in made for r in node.residents)
-        return is_loading or any(map(self.loads_in, node.children))
+        return any(self.network.maker.get(t) not in self.layers_inside for t in self.find_reads(node, held))
+
+    @property
+    def layers_inside(self) -> set[Layer]:
+        """Layers of the innermost loop."""
+        return {self.layers[name] for name in self.inside}
 
     def find_reads(self, node: Node, held: Held) -> Iterator[Tensor]:
         """What is loaded from DRAM, or may be."""

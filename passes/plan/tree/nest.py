@@ -29,6 +29,8 @@ from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
 from frustum.passes.plan.tree.units import MOST_REPEATED
 
+NOT_IN_DRAM = 1e4
+"""So often as many bytes as it has count for what may not lie there. 2026-11-28."""
 NO_BYTES = 1e-3
 """A step of no size has this one, so that a byte saved has a price. 2026-11-28."""
 
@@ -268,9 +270,8 @@ class LoopNest:
         return np.array(sizes[::-1]) * bytes_, least * bytes_ * interior.copies[None, :, None]
 
     def _with_sums(self, times: Floats, made: NDArray[np.bool_], is_whole: NDArray[np.bool_]) -> Floats:
-        """A sum over passes is read again in each but the first, and whole behind the last."""
-        waits = 2 * (times - 1) * self.interior.widening[:, None] + 1
-        return np.where(made & ~is_whole, waits, times)
+        """A sum over passes may not wait in DRAM, where no machine writes an element twice: it is as if it took all."""
+        return np.where(made & ~is_whole & (times > 1), NOT_IN_DRAM, times)
 
     @cached_property
     def prices(self) -> NestPrices:

@@ -278,11 +278,9 @@ class PlanSearch:
                 for k in range(min(len(maps), MOST_ABOVE) + 1):
                     above = tuple(maps[:k])
                     size = sum(self.reads.size(t, extents) * wide[t] for t in above)
-                    if size <= self.capacity:
-                        sums = [t for t in maps if t in own.makers and t not in above]
+                    waits = count > 1 and any(t in own.makers and t not in above for t in maps)
+                    if size <= self.capacity and not waits:  # sums do not wait in DRAM
                         once = sum(self.reads.traffic(t, extents) for t in above)
-                        waits = (self.reads.traffic(t, extents) * (2 * wide[t] - 1) for t in sums)
-                        once += (count - 1) * sum(waits)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
     def _least_of(

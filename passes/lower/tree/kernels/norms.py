@@ -255,7 +255,8 @@ class OnlineSoftmaxKernel(SoftmaxKernel, NormKernel):
         later.binary("div", factor, sums, factor)
         kept.unary("identity", top, most)
         kept.unary("identity", sums, total)
-        own.binary("div", powers, total, work.out)
+        kept.unary("reciprocal", sums, sums)  # a division of every element takes as long as four products
+        own.binary("mul", powers, sums, work.out)
 
 
 @dataclass(frozen=True)
@@ -290,16 +291,17 @@ class SharesKernel(NormKernel):
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
-        """Powers."""
-        return self.scratches(0)
+        """Powers, and what they are multiplied with."""
+        return self.scratches(1)
 
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
-        x, (powers,), (most, total) = work.operands[0], work.scratch, work.operands[1].both()
+        x, (powers, factor), (most, total) = work.operands[0], work.scratch, work.operands[1].both()
         own = self.all(code, work)
+        self.of_kept(code, work).unary("reciprocal", total, factor)
         own.binary("sub", x, most, powers)
         own.unary("exp", powers, powers)
-        own.binary("div", powers, total, work.out)
+        own.binary("mul", powers, factor, work.out)
 
 
 __all__ = ["MomentsKernel", "NormalisedKernel", "OnlineSoftmaxKernel", "PowersKernel", "SharesKernel"]

@@ -134,7 +134,7 @@ class ProductKernel(Kernel):
             for name, each in held.items() if name != "residual"
         }  # fmt: skip
         numbers: dict[str, Any] = {
-            "in_view": View(lines.element, ZERO, (*steps, *seen)), "weight_view": view, "out_view": out,
+            "in_view": View(lines.element, Affine(lines.offset), (*steps, *seen)), "weight_view": view, "out_view": out,
             "box": Box.of(*spans), "rows": read[0], "cols": read[1],
             "kernel": tuple(1 if w is None else w.tap.extent for w in self.windows),
             "strides": tuple(1 if w is None else w.stride for w in self.windows),
@@ -239,14 +239,14 @@ def _kernel(
     space = [*of_images, *of_rows, *of_columns]
     of_group = [*groups, *sums]
     lines = [*space, *of_group] if is_last else [*of_images, *of_group, *of_rows, *of_columns]
-    blocks = [(product.channels, channels), (product.sums, sums), (tuple(w.tap for w in own if w is not None), taps)]
+    made = (*product.groups, *product.channels)
+    blocks = [(made, [*groups, *channels]), (product.sums, sums), (tuple(w.tap for w in own if w is not None), taps)]
     stored = {axis: k for k, axis in enumerate(_tensor_order(layer, product.weights))}
     blocks.sort(key=lambda block: max((stored.get(axis, -1) for axis in block[0]), default=-1))
     of_weights = [each for _, block in blocks for each in block]
-    wants = [Want(product.lines, "nram", tuple(lines)), Want(product.weights, "wram", (*groups, *of_weights))]
+    wants = [Want(product.lines, "nram", tuple(lines)), Want(product.weights, "wram", tuple(of_weights))]
     order = {axis: k for k, axis in enumerate(layer.result.axes)}
     ends = [max((order[axis] for axis in axes), default=-1) for axes in (product.channels or product.groups, columns)]
-    made = (*product.groups, *product.channels)
     out = (*images, *rows, *columns, *made) if ends[0] > ends[1] else (*images, *made, *rows, *columns)
     for name, k in extra.items():
         axes = out if name == "residual" else made

@@ -12,25 +12,17 @@ from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Span
+from frustum.passes.lower.tree.cores.parts import CoreParts
 from frustum.passes.lower.tree.kernels.kernel import Kernel
-from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Sums
-from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of
-from frustum.passes.lower.tree.sram_buffers import SramBuffers
 from frustum.passes.lower.tree.streams.frames import Frame, Parts
 from frustum.passes.lower.tree.streams.slices import SliceChoice, SlicedLayer, Slices
 
 
-class Streaming(SramBuffers):
+class Streaming(CoreParts):
     """Writes layers whose operands come from DRAM, or whose results go there, in slices."""
-
-    capacity: int
-    known: Known
-    known_steps: dict[Layer, Mapping[Axis, int]]
-    used: int
 
     def streamed(self, members: Sequence[SlicedLayer]) -> None:
         """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
@@ -161,54 +153,6 @@ class Streaming(SramBuffers):
             raise NotLowered(f"{tensor.name}: sums that wait in DRAM, where each element is written once")
         self.here[tensor].append(place)
 
-    def part(self, layer: Layer, spans: Mapping[Axis, Span], slices: Axis | None = None) -> PartWriter:
-        """A part of a layer whose operands and result lie in SRAM; `slices`: the axis of a loop that has it alone."""
-        found = self.pieces(layer, spans, slices)
-        gates = tuple(roll.gates[layer.name] for roll in self.rolls if layer.name in roll.gates)
-        running = self.running(layer)
-        levels = self.sum_levels(layer, {layer.name: dict(spans)})
-        start = self.begins_there(layer)
-        if running is not None:
-            levels, start = self.moving_levels(layer.combine, spans), None
-        added = (p.tensor for k, operand in enumerate(layer.operands) if k != start for p in operand.pieces)
-        own = {place.buffer for place in self.here[layer.result]}
-        if running is None and levels and any(place.buffer in own for tensor in added for place in self.here[tensor]):
-            raise NotLowered(f"{layer.name}: sums in the storage of what the last pass adds")
-        part = LayerPart(
-            found.kernel, spans, found.pieces, self.sources, self.here[layer.result], self.elements, running,
-            gates,
-            Sums(tuple(levels), tuple(self.code.counts[level] for level in levels), start),
-            None if slices is None else self.code.depth - 1,
-        )  # fmt: skip
-        return part.write(self.code)
-
-    def pieces(self, layer: Layer, spans: Spans, slices: Axis | None = None) -> Candidate:
-        """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits."""
-        found = self.best_of(layer, self.kernels(layer), spans, slices)
-        if found is None:
-            raise NotLowered(f"{layer.name}: no piece of it fits the cores")
-        return found
-
-    def best_of(
-        self, layer: Layer, kernels: Sequence[Kernel], spans: Spans, slices: Axis | None = None
-    ) -> Candidate | None:  # fmt: skip
-        """The same of these kernels; None where no piece fits."""
-        found: Candidate | None = None
-        for kernel in kernels:
-            cut = [axis for axis in kernel.whole if span_of(spans, axis).extent < axis.extent]
-            if cut and not kernel.is_online:
-                raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
-            steps = self.steps(layer)
-            best = PieceChoice(self.code, kernel, spans, self.elements, self.known, steps, slices).best()
-            if best is not None and (found is None or best.cycles < found.cycles):
-                found = best
-        return found
-
-    def steps(self, layer: Layer) -> Mapping[Axis, int]:
-        """Of axes of a layer the multiples by which loops may move it."""
-        if layer not in self.known_steps:
-            self.known_steps[layer] = steps_of(layer, self.dram.order)
-        return self.known_steps[layer]
 
 
 def framed_parts(frame: Frame, members: Sequence[SlicedLayer], made: Made | None = None) -> Parts:

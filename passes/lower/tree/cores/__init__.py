@@ -1,0 +1,1 @@
+"""What the cores of a cluster make of parts of a plan."""
