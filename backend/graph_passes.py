@@ -14,6 +14,7 @@ from frustum.passes.graph.composites.find_normalise import FindNormalise
 from frustum.passes.graph.composites.part_products import PartProducts
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
+from frustum.passes.graph.find_phases import FindPhases
 from frustum.passes.graph.fold_quantisation import FoldQuantisation
 from frustum.passes.graph.fuse_residual import FuseResidual
 from frustum.passes.graph.quantise import QuantiseNetwork
@@ -29,5 +30,6 @@ def passes_of_trees(dtype: str | None) -> Sequence[ModulePass]:
     types: list[ModulePass] = [] if element is None else [ConvertType(to=element)]
     return (
         FindAttention(), FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
-        *types, FuseResidual(), PartProducts(of_any_size=True), ConvertAtHost(),
+        *types, FuseResidual(), PartProducts(of_any_size=True), FindPhases(of_one=True),
+        ConvertAtHost(),
     )  # fmt: skip

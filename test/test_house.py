@@ -17,9 +17,10 @@ LIMITS = {
     # that are kept; 73,200 before recurrences as operations, as layers and in plans, cycles of plans and wishes; 75,200
     # before plans as trees became programs, beside the planner and the lowering of tiles that go with the next stages;
     # 79,500, 575 files and classes of 250 lines before these programs had clusters and integers: `SramBuffers`,
-    # `PartWriter` and `PlanSearch` are to be split
+    # `PartWriter` and `PlanSearch` are to be split; 585 files before slices of what computes stream had a folder and
+    # weights were compressed for trees
     "lines of code": 81_000,
-    "files": 585,
+    "files": 596,
     "longest file": 480,
     "longest class": 280,
     "longest function": 75,

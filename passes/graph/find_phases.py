@@ -41,16 +41,24 @@ class FindPhases(ModulePass):
     """
 
     name = "frustum-graph-find-phases"
+    of_one: bool = False
+    """Only interleaved results, all of one size, of convolutions that become one: a tree has the rest as views."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for last in [each for each in op.walk() if isinstance(each, g.ReshapeOp)]:
-            find(last)
-        find_phase_slices(op)
+        if not self.of_one:
+            self.find_all(op)
         woven = [each for each in op.walk() if isinstance(each, g.InterleaveOp)]
         if woven:
             store, width = store_of(op), target_of(op).core.matrix.channels
             for each in woven:
-                weave(each, store, width)
+                if not self.of_one or becomes_one(each, store, width):
+                    weave(each, store, width)
+
+    def find_all(self, op: ModuleOp) -> None:
+        """Writes phases that operations on shapes deal as layers."""
+        for last in [each for each in op.walk() if isinstance(each, g.ReshapeOp)]:
+            find(last)
+        find_phase_slices(op)
 
 
 # --- reshapes and transpositions -----------------------------------------------------------------------------
@@ -131,6 +139,15 @@ def cover(parts: Sequence[Taps]) -> Taps:
     apart = math.gcd(*(part.first - first for part in parts), *(part.apart for part in parts if part.count > 1))
     last = max(part.last for part in parts)
     return Taps(first, 1 + (last - first) // apart if apart else 1, apart or 1)
+
+
+def becomes_one(op: g.InterleaveOp, store: WeightStore, width: int) -> bool:
+    """Whether interleaved parts, all of one size, are made by convolutions that `weave` makes one."""
+    convs = [part.owner for part in op.parts if isinstance(part.owner, g.ConvOp)]
+    are_free = all(conv.residual is None and conv.result.has_one_use() for conv in convs)
+    if len(convs) < len(op.parts) or not are_free or len({g.shape_of(part) for part in op.parts}) > 1:
+        return False
+    return len(runs_of(convs, store, width)) == 1
 
 
 def weave(op: g.InterleaveOp, store: WeightStore, width: int) -> None:

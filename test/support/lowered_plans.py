@@ -17,6 +17,7 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.dialect import plan_op
 from frustum.dialects.plan.parse import extents_of, read_plan
+from frustum.dialects.plan.tree import Compute, nodes_in
 from frustum.dialects.target import to_attribute
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count as counted_of_run
@@ -68,6 +69,19 @@ def is_plain(case):
     return all(map(made.__contains__, outputs)) and len({*outputs}) == len(outputs) and not any(
         layer.role in ("sums", "squares") for layer in case.axes.layers
     )  # fmt: skip
+
+
+def reads_alike(case):
+    """Whether layers of one compute read the same tensor, which may be loaded once for all."""
+    layers = {layer.name: layer for layer in case.axes.layers}
+    for node in (each for each in nodes_in(case.plan) if isinstance(each, Compute)):
+        read = [
+            {piece.tensor for operand in layers[name].operands for piece in operand.pieces}
+            for name in node.layers if name in layers
+        ]  # fmt: skip
+        if len(set().union(*read)) < sum(map(len, read)):
+            return True
+    return False
 
 
 def link_bytes(executable):

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target.fit import DoesNotFit
@@ -18,7 +16,8 @@ from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.chains import Chains
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.spans import end, span_of
+from frustum.passes.lower.tree.spans import span_of
+from frustum.passes.lower.tree.streams.slices import SlicedLayer
 
 
 class Computes(Chains):
@@ -34,16 +33,12 @@ class Computes(Chains):
         done, self.handing = 0, frozenset(own)
         for number, name in enumerate(node.layers):
             layer = self.layers[name]
-            if number >= done and (chain := self.chain_of(node.layers[number:], own, made)) is not None:
-                layers = [kernel.layer for kernel in chain.kernels]
-                leaving = [layer.result for layer in layers if self.leaves_core(layer, layers)]
-                self.hand_on(node, leaving, own, made, last)
-                if self.write_chain(chain, made):
-                    done = node.layers.index(layers[-1].name) + 1
+            if number >= done:
+                done = number + self.write_several(node, node.layers[number:], own, made, last)
             if number >= done:
                 early = self.read_by(name) & self.carried.keys()  # states, which layers read before they are made
                 self.hand_on(node, [layer.result, *early], own, made, last)
-                self.layer(node, layer, made, held)
+                self.write([name], made)
             if self.dealt is not None and self.dealt.is_exchanged:
                 self.exchange_made(layer, self.dealt.layers, made)
             for tensor in (t for t in own if last[t] == name and self.here[t]):
@@ -65,55 +60,86 @@ class Computes(Chains):
         for place in self.here[layer.result] if len(users) > 1 else ():
             self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
 
-    def layer(self, node: Compute, layer: Layer, made: Made, held: Held) -> None:
-        """A layer: with slices of what is streamed, where something is."""
-        self.code.layer = self.numbers[layer.name]
-        spans = made[layer.name]
-        if all(kernel.is_nothing for kernel in self.kernels(layer)) or any(not s.extent for s in spans.values()):
-            return
-        read = dict.fromkeys(self.read_by_in_order(layer))
-        streams = [tensor for tensor in read if not self.is_here(tensor) and not self.is_made_anew(tensor)]
-        is_stored = not self.is_here(layer.result)
-        if streams or is_stored:
-            self.streamed(layer, spans, streams, is_stored)
-        else:
-            self.part(layer, spans)
+    def write_several(
+        self, node: Compute, names: Sequence[str], own: Sequence[Tensor], made: Made, last: Mapping[Tensor, str]
+    ) -> int:  # fmt: skip
+        """Writes the first of these layers with others: in one loop over slices, or as a chain.  How many; none where
+        it is by itself."""
+        together = self.together(names, own, made)
+        if len(together) > 1:
+            self.hand_on(node, [self.layers[name].result for name in together], own, made, last)
+            self.write(together, made)
+            return len(together)
+        chain = self.chain_of(names, own, made)
+        if chain is None:
+            return 0
+        layers = [kernel.layer for kernel in chain.kernels]
+        leaving = [layer.result for layer in layers if self.leaves_core(layer, layers)]
+        self.hand_on(node, leaving, own, made, last)
+        return names.index(layers[-1].name) + 1 if self.write_chain(chain, made) else 0
 
-    def streamed(self, layer: Layer, spans: Mapping[Axis, Span], streams: list[Tensor], is_stored: bool) -> None:
-        """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
-        tensors = [*streams, *([layer.result] if is_stored else [])]
-        chosen = self.slices(layer, self.kernels(layer), spans, tensors, self.capacity - self.used)
-        axis, step, moving = chosen.axis, chosen.step, chosen.moving
-        count = 1 if axis is None else ceil_div(span_of(spans, axis).extent, step)
-        used, names = self.used, [layer.name]
-        boxes = {tensor: self.box_of(tensor, names, {layer.name: dict(spans)}) for tensor in tensors}
-        for tensor in (t for t in tensors if t not in moving):
-            self.stream(layer, tensor, spans, 1, boxes[tensor])
-        before = self.code.stage
-        with self.code.repeat(count) as index:
-            inner = dict(spans)
-            if axis is not None:
-                own = span_of(spans, axis)
-                limit = own.limit
-                if count * step > own.extent and self.code.extremes(end(own))[0] < own.bound:
-                    limit = end(own)
-                inner[axis] = Span(own.start + index * step, step, own.bound, limit)
-            for tensor in (t for t in tensors if t in moving):
-                self.stream(layer, tensor, inner, 2 if count > 1 else 1, boxes[tensor])
-            later = 1 if count > 1 and moving & {*streams} else 0
-            with self.code.at_stage(self.code.stage + later):
-                writer = self.part(layer, inner, axis if count > 1 else None)
-                with self.code.at_stage(self.code.stage + writer.lateness):
-                    if layer.result in moving:
-                        self.store(layer, self.box_of(layer.result, names, {layer.name: inner}))
-        self.code.stage = before
-        if writer.stays:
-            writer.leave()
-        if is_stored and layer.result not in moving:
-            self.store(layer, boxes[layer.result])
-        for tensor in tensors:
-            self.here[tensor].pop()
-        self.used = used
+    def together(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Sequence[str]:
+        """The first of these layers; with those behind it that have one loop over slices in fewer cycles: that stream
+        the same, or make parts of one output, and need nothing of each other."""
+        found = list[SlicedLayer]()
+        for name in names if self.dealt is None or not self.dealt.is_exchanged else ():
+            layer = self.layers[name]
+            does_carry = layer in self.in_step or layer.role in ("sums", "squares")
+            does_read = any(member.layer.result in self.read_by(name) for member in found)
+            if does_carry or does_read or any(not span.extent for span in made[name].values()):
+                break
+            if any(kernel.is_nothing for kernel in self.kernels(layer)) or self.running(layer) is not None:
+                break
+            member = self.member(layer, made[name])
+            member = replace(member, is_stored=False, frame=None) if layer.result in own else member
+            if not member.tensors or (layer.storage_of is not None and layer.result in own):
+                break
+            if found and not self.goes_with(member, found):
+                break
+            found.append(member)
+        for count in range(len(found), 1, -1):
+            if self.are_faster(found[:count], own, made):
+                return names[:count]
+        return names[:1]
+
+    def goes_with(self, member: SlicedLayer, others: Sequence[SlicedLayer]) -> bool:
+        """Whether a layer streams what others do, or makes parts of an output with them."""
+        is_framed = member.frame is not None and any(member.frame is other.frame for other in others)
+        return is_framed or any({*member.streams} & {*other.streams} for other in others)
+
+    def are_faster(self, members: Sequence[SlicedLayer], own: Sequence[Tensor], made: Made) -> bool:
+        """Whether layers take no more cycles in one loop over slices than in several."""
+        handed = [member.layer for member in members if member.layer.result in own]
+        room = self.capacity - self.used - self.bytes_handed(handed, made)
+        try:
+            together = self.slices(members, room).cycles
+        except DoesNotFit:
+            return False
+        try:
+            return together <= sum(self.slices([member], room).cycles for member in members)
+        except DoesNotFit:
+            return True
+
+    def bytes_handed(self, layers: Sequence[Layer], made: Made) -> int:
+        """Bytes of SRAM for results of layers that others of the compute read."""
+        boxes = ((layer.result, self.box_of(layer.result, [layer.name], made)) for layer in layers)
+        return sum(
+            math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
+            for tensor, box in boxes
+        )  # fmt: skip
+
+    def write(self, names: Sequence[str], made: Made) -> None:
+        """Layers: with slices of what is streamed, where something is."""
+        layers = [self.layers[name] for name in names]
+        self.code.layer = self.numbers[names[0]]
+        if len(layers) == 1:
+            (layer,), spans = layers, made[names[0]]
+            if all(kernel.is_nothing for kernel in self.kernels(layer)) or any(not s.extent for s in spans.values()):
+                return
+            if not self.member(layer, spans).tensors:
+                self.part(layer, spans)
+                return
+        self.streamed([self.member(layer, made[layer.name]) for layer in layers])
 
     def fits_at_once(self, name: str, own: Sequence[Tensor], made: Made) -> bool:
         """Whether a norm or a softmax may be one instruction, with all that its statistics are of in a core."""
@@ -124,16 +150,14 @@ class Computes(Chains):
         there = {*own, *(tensor for tensor in self.elements if self.is_here(tensor))}
         known = self.statistics_of(layer)
         streams = [t for t in dict.fromkeys(self.read_by_in_order(layer)) if t not in there and t is not known]
-        streams += [] if layer.result in there else [layer.result]
-        if not streams:
+        if not streams and layer.result in there:
             return self.best_of(layer, kernels, spans) is not None
-        handed = sum(
-            math.prod(span.extent for span in self.box_of(tensor, [self.network.maker[tensor].name], made).values())
-            * size_of(self.elements[tensor]) * self.planes(tensor)
-            for tensor in own if not self.here[tensor]
+        handed = [self.network.maker[tensor] for tensor in own if not self.here[tensor]]
+        member = replace(
+            self.member(layer, spans, kernels), streams=tuple(streams), is_stored=layer.result not in there, frame=None
         )  # fmt: skip
+        room = self.capacity - self.used - self.bytes_handed(handed, made)
         try:
-            return self.slices(layer, kernels, spans, streams, self.capacity - self.used - handed).cycles < math.inf
+            return self.slices([member], room).cycles < math.inf
         except DoesNotFit:
             return False
-

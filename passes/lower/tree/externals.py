@@ -25,6 +25,7 @@ from frustum.passes.lower.tree.layouts import Order
 from frustum.passes.lower.tree.outputs import OutputPart, OutputView
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.spans import end, hull, step_at, visits
+from frustum.passes.lower.tree.streams.frames import Frame
 
 SLICES = 4
 """Of SRAM, or more, in which tensors are passed on: loads and stores of slices go on side by side. 2026-11-28."""
@@ -66,6 +67,7 @@ class DramTensors:
         self.block: Block = block
         self.places: dict[Tensor, Place] = {}
         self.outputs: list[OutputView] = []
+        self.frames: list[Frame] = []
         self.parts: dict[Tensor, list[OutputPart]] = {}
         self.made: Mapping[Tensor, Layer] = made
         self.orders: Mapping[Tensor, Order] = orders
@@ -90,18 +92,30 @@ class DramTensors:
         """An output; the home of each tensor that it has once, as a whole, is there, unless it has one."""
         own = OutputView.of(self.views[value], self.external(name, "output", value, dtype), element_in(value))
         self.outputs.append(own)
+        frame = Frame.of(own, name)
+        if len(frame.positions) > 1:
+            self.frames.append(frame)
         for part in own.parts():
             self.parts.setdefault(part.tensor, []).append(part)
             if part.window is not None and not part.window.has and part.tensor in self.made:
                 self.places.setdefault(part.tensor, part.window)
 
-    def stored(self, tensor: Tensor) -> tuple[Place | None, list[OutputPart]]:
-        """Where a result goes in DRAM: its home, if somebody reads it there, and outputs elsewhere."""
+    def frame_of(self, tensor: Tensor) -> Frame | None:
+        """The first output that has it beside parts of other layers."""
+        return next((frame for frame in self.frames if tensor in frame.positions), None)
+
+    def stored(self, tensor: Tensor, but: Place | None = None) -> tuple[Place | None, list[OutputPart]]:
+        """Where a result goes in DRAM: its home, if somebody reads it there, and outputs elsewhere.  `but`: an output
+        that has it already."""
         parts = self.parts.get(tensor, [])
         home = self.places.get(tensor)
         if home is None and (tensor in self.loads or not parts):
             home = self.of(tensor)
-        return home, [part for part in parts if part.window is None or part.window is not home]
+        parts = [part for part in parts if part.window is None or part.window is not home]
+        if but is None:
+            return home, parts
+        is_there = home is not None and home.buffer is but.buffer
+        return None if is_there else home, [part for part in parts if part.into.buffer is not but.buffer]
 
     def form(self, tensor: Tensor) -> Place:
         """How a tensor lies in DRAM; no buffer is declared for one that only outputs have."""

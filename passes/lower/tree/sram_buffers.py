@@ -273,11 +273,12 @@ class SramBuffers(OverClusters, RunningNumbers):
             self.dram.loaded(self.code, tensor, box, place)
 
     def leave(
-        self, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine]
+        self, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine],
+        but: Place | None = None,
     ) -> None:  # fmt: skip
-        """A box goes to DRAM: to its home, and to outputs that have it."""
-        home, parts = self.dram.stored(tensor)
-        conditions = [*conditions, *self.once(tensor, box)]
+        """A box goes to DRAM: to its home, and to outputs that have it; `but`: an output that has it already."""
+        home, parts = self.dram.stored(tensor, but)
+        conditions = [*conditions, *self.once(tensor, box)] if home is not None or parts else []
         for k in range(self.planes(tensor)):
             if home is not None:
                 transfer(self.code, "gdma", box, place.plane(k), home.plane(k), conditions)

@@ -15,10 +15,10 @@ from frustum.passes.graph.find_phases import FindPhases
 from frustum.passes.onnx.operators.products import axis_parts
 
 
-def found_in(module, inputs):
+def found_in(module, inputs, *, of_one=False):
     """The network with its phases found, which gives the same."""
     found = aimed(module, "edge")
-    FindPhases().apply(Context(), found)
+    FindPhases(of_one=of_one).apply(Context(), found)
     found.verify()
     wanted, got = run_module(module, inputs), run_module(found, inputs)
     np.testing.assert_allclose(got["y0"], wanted["y0"], rtol=0, atol=2e-6)
@@ -80,6 +80,20 @@ def test_convolutions_of_phases_are_one_where_that_is_worth_it(kernel, stride, p
     assert sorted(set(windows)) == sorted(set(convolutions))
     assert len(windows) <= stride**2 and (len(convolutions) > 1 or len(windows) == 1)
     assert not any(isinstance(op, graph.InterleaveOp) for op in found.walk())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad", "outputs", "is_one"),
+    [
+        (2, 2, 0, 7, True),
+        (4, 2, 1, 16, False),  # four convolutions
+        (3, 2, 1, 3, False),  # one would make more than the output has
+    ],
+)
+def test_of_one_leaves_what_does_not_become_one_convolution_of_parts_of_one_size(kernel, stride, pad, outputs, is_one):
+    found = found_in(*transposed(kernel, stride, pad, 4, outputs), of_one=True)
+    assert any(isinstance(op, graph.InterleaveOp) for op in found.walk()) != is_one
+    assert sum(isinstance(op, graph.ConvOp) for op in found.walk()) == (1 if is_one else stride**2)
 
 
 def test_parts_that_are_read_elsewhere_stay():

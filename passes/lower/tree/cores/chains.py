@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from xdsl.ir import Block
 
@@ -21,12 +22,12 @@ from frustum.dialects.isa.program import Affine, Span
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.chain_choice import ChainChoice, CoreChain
 from frustum.passes.lower.tree.cores.links import as_operand, reads_in_core, wants_of
-from frustum.passes.lower.tree.cores.parts import CoreParts
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import PartWriter, Pieces
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, step_at
+from frustum.passes.lower.tree.streams.streaming import Streaming
 
 LONGEST = 8
 """Layers of a chain at most. 2026-11-28."""
@@ -35,7 +36,7 @@ PAYS = 0.75
 estimated. 2026-11-28."""
 
 
-class Chains(CoreParts):
+class Chains(Streaming):
     """Finds chains and writes them; `handing`: what the compute that is written hands on."""
 
     handing: frozenset[Tensor]
@@ -60,7 +61,8 @@ class Chains(CoreParts):
         """Cycles of a layer by itself."""
         tensors, spans = [*self.crossing([layer], made)], made[layer.name]
         if tensors:
-            return self.slices(layer, self.kernels(layer), spans, tensors, self.capacity - self.used).cycles
+            own = replace(self.member(layer, spans), is_stored=layer.result in tensors, frame=None)
+            return self.slices([own], self.capacity - self.used).cycles
         found = self.best_of(layer, self.kernels(layer), spans)
         return math.inf if found is None else found.cycles
 
@@ -179,7 +181,7 @@ class Chains(CoreParts):
                 size = aligned(self.size_of(tensor, box))
                 is_ahead = tensor is not last.result and self.comes_ahead(tensor, size)
                 with self.code.at_stage(self.code.stage - is_ahead):
-                    self.stream(user, tensor, made[user.name], 1 + is_ahead, box)
+                    self.stream([user.name], tensor, made, 1 + is_ahead, box)
                 if is_ahead:
                     self.most, self.later = self.most + 2 * size, self.later - 2 * size
             self.write_links(chain, made)

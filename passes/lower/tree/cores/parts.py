@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -19,7 +18,6 @@ from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Pieces, Sums
 from frustum.passes.lower.tree.over_clusters import send_parts
 from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed
-from frustum.passes.lower.tree.slices import SliceChoice, Slices
 from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of
 from frustum.passes.lower.tree.sram_buffers import SramBuffers
 
@@ -32,40 +30,6 @@ class CoreParts(SramBuffers):
     known_steps: dict[Layer, Mapping[Axis, int]]
     used: int
     inside: frozenset[str]
-
-    def slices(
-        self, layer: Layer, kernels: Sequence[Kernel], spans: Mapping[Axis, Span], tensors: Sequence[Tensor], room: int
-    ) -> Slices:  # fmt: skip
-        """Those that take the fewest cycles.  DoesNotFit where none fits."""
-        own_boxes = lambda tensor, part: self.box_of(tensor, [layer.name], {layer.name: dict(part)})  # noqa: E731
-
-        def computing(part: Spans, axis: Axis | None) -> float:
-            found = self.best_of(layer, kernels, part, axis)
-            return math.inf if found is None else found.cycles
-
-        return SliceChoice(
-            self.code.target, layer, kernels, spans, tensors, self.dram.form, own_boxes, room, self.code.depth,
-            computing, self.steps(layer), self.may_wait(layer),
-        ).best()  # fmt: skip
-
-    def may_wait(self, layer: Layer) -> bool:
-        """Whether sums may go on from slice to slice: where these need a wider type, the result has room for it."""
-        return not layer.result.sums or any(place.sums for place in self.here[layer.result])
-
-    def stream(
-        self, layer: Layer, tensor: Tensor, spans: Mapping[Axis, Span], copies: int, whole: Mapping[Axis, Span]
-    ) -> None:  # fmt: skip
-        """A buffer for a slice of a tensor, and what is loaded into it; `whole`: what all slices have."""
-        made = {layer.name: dict(spans)}
-        box = self.box_of(tensor, [layer.name], made)
-        place = self.buffer(tensor, [layer.name], made, copies=copies, rolls=False)
-        gone = self.missing(tensor, whole)
-        place = replace(place, has=gone, completes=True)
-        if tensor is not layer.result:
-            self.move("load", tensor, box, place, [layer.name], self.conditions_of(tensor, [layer.name], made))
-        elif self.sum_levels(layer, made):
-            raise NotLowered(f"{tensor.name}: sums that wait in DRAM, where each element is written once")
-        self.here[tensor].append(place)
 
     def part(self, layer: Layer, spans: Mapping[Axis, Span], slices: Axis | None = None) -> PartWriter:
         """A part of a layer whose operands and result lie in SRAM; `slices`: the axis of a loop that has it alone."""

@@ -54,4 +54,4 @@ def test_bytes_of_computes_are_those_that_are_counted(case):
     except (NotLowered, DoesNotFit):
         return
     if lowered_plans.is_plain(case):
-        assert moved == counted
+        assert moved == counted or (moved < counted and lowered_plans.reads_alike(case))

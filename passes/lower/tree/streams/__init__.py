@@ -1,0 +1,1 @@
+"""What computes stream between DRAM and SRAM: loops over slices, and outputs that several layers make together."""
