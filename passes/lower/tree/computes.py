@@ -30,14 +30,17 @@ class Computes(Chains):
             if self.layers[name].result is not known and known in own and self.fits_at_once(name, own, made):
                 self.at_once.add(known)
         last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
-        done, self.handing = 0, frozenset(own)
+        done, self.handing, states = 0, frozenset(own), list[Tensor]()
+        for number, name in enumerate(node.layers):
+            made_before = {self.layers[each].result for each in node.layers[:number]}
+            states += (self.read_by(name) & self.carried.keys()) - made_before
+        self.hand_on(node, states, own, made, last)
         for number, name in enumerate(node.layers):
             layer = self.layers[name]
             if number >= done:
                 done = number + self.write_several(node, node.layers[number:], own, made, last)
             if number >= done:
-                early = self.read_by(name) & self.carried.keys()  # states, which layers read before they are made
-                self.hand_on(node, [layer.result, *early], own, made, last)
+                self.hand_on(node, [layer.result], own, made, last)
                 self.write([name], made)
             if self.dealt is not None and self.dealt.is_exchanged:
                 self.exchange_made(layer, self.dealt.layers, made)
