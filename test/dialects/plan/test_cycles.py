@@ -234,7 +234,8 @@ def test_layers_are_as_long_as_the_emulator_counts(tmp_path):
     for name, (nodes, x, y, weights) in LAYERS.items():
         path = model(tmp_path, name, nodes, x, y, **weights)
         networks, _, _ = networks_with(Request(model=path, target=EDGE, dtype="f16"))
-        found = sum(timed(each, planned(each, EDGE, wishes=Wishes("time", EDGE)).tree, EDGE).cycles for each in networks)
+        plans = [planned(each, EDGE, wishes=Wishes("time", EDGE)) for each in networks]
+        found = sum(plan.counted.cycles for plan in plans)
         command = [sys.executable, "-m", "frustum.runtime.tools.cli", "run", path, "--target", "edge", "--dtype", "f16"]
         command += ["--mode", "timing", "--compress-weights", "none", "--policy", "tree", "--json"]
         report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
