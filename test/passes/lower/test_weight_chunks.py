@@ -77,6 +77,7 @@ PLANS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", PLANS)
 def test_weights_of_a_plan_are_the_same_bits_in_fewer_bytes(name):
     build, text = PLANS[name]
@@ -136,7 +137,7 @@ def check(case, kib, cores, clusters=1, edits=()):
 
 
 @given(random_plans.planned(), st.sampled_from([(), AT_ONCE]))
-@settings(max_examples=8, **SLOW)
+@settings(max_examples=4, **SLOW)
 def test_random_plans(case, edits):
     check(case, 512, None, edits=edits)
 

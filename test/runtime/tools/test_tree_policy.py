@@ -75,7 +75,7 @@ def test_a_stream_is_split_into_pieces_of_equal_cost(place, run):
     ("model", "target"),
     [
         ("mixed", "edge"),
-        ("residual", "edge"),
+        pytest.param("residual", "edge", marks=pytest.mark.slow),
         ("views", "edge"),
         *(pytest.param("two", target, marks=pytest.mark.slow) for target in ("default", "manycore")),
     ],

@@ -144,6 +144,7 @@ def test_bits_are_those_of_the_network(build, kib):
     assert moved == claimed
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("build", [*NETWORKS, accumulators], ids=lambda build: build.__name__)
 def test_plans_on_values_have_the_bits_of_the_network(build):
     found = case(build)
@@ -151,6 +152,7 @@ def test_plans_on_values_have_the_bits_of_the_network(build):
     check_values(found, rtol=0)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("build", NETWORKS, ids=lambda build: build.__name__)
 def test_integers_of_16_bits(build):
     moved, claimed = check(case(build, dtype=np.int16), cores=1)
@@ -181,6 +183,7 @@ SUMS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("cores", [1, 4])
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_wait_in_the_type_that_holds_them(name, cores):
@@ -195,6 +198,7 @@ def test_sums_of_16_bit_integers_wait_in_64():
     assert moved == claimed
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])
 @pytest.mark.parametrize("around", ["", "for x0.1 step 256"])
 def test_sums_stay_in_the_cores_over_slices(around, dtype):
@@ -209,6 +213,7 @@ def test_sums_stay_in_the_cores_over_slices(around, dtype):
     assert moved == claimed
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("kib", [12, 24, 512])
 def test_searched_plans_say_what_sums_wait_as(kib):
     found = case(deep)
@@ -277,6 +282,7 @@ CLUSTERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_clusters_have_the_bits_of_the_network(name):
     moved, claimed = check(case(*CLUSTERS[name]), name="default", clusters=4)
@@ -322,7 +328,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_models_give_the_bits_of_the_planner_of_units(kind, tmp_path):
     path = tmp_path / "model.onnx"
