@@ -39,7 +39,8 @@ def matched(want: Want, piece: Piece) -> list[Axis] | None:
     found = list[Axis]()
     left = {axis: position for axis, position in piece.by_leaf}
     for coordinate in want.dims:
-        axis = next((a for a, p in left.items() if p is not None and p.is_linear and factor_of(p, coordinate) == 1), None)
+        linear = ((a, p) for a, p in left.items() if p is not None and p.is_linear)
+        axis = next((a for a, p in linear if factor_of(p, coordinate) == 1), None)
         if axis is None:
             return None
         found.append(axis)

@@ -18,8 +18,8 @@ NETWORKS = {build.__name__: build for build in KINDS}
 APART = {"mlp": 0.15, "conv_stack": 0.038, "residual": 0.03, "pools": 0.073, "depthwise": 0.03, "unet": 0.043,
          "transposed": 0.022}  # fmt: skip
 """Where the curve and a search for one of its sizes are further apart than 0.5 %: the levels of the larger memory are
-coarser (residual, pools: 7 % at a quarter of it), or the search for one size is worse (conv_stack, -3.6 %; mlp, -14 % at
-a quarter of the larger memory, since sums that wait in DRAM are no plan)."""
+coarser (residual, pools: 7 % at a quarter of it), or the search for one size is worse (conv_stack, -3.6 %; mlp, -14 %
+at a quarter of the larger memory, since sums that wait in DRAM are no plan)."""
 NEAR = 0.005
 STEEP = {"tokens of attention": 0.058, "channels of a perceptron": 0.14}
 """Where neighbours are further apart than 3 %: from 254 to 255 tokens; from 64 to 65 channels, since steps are whole
