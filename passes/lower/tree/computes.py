@@ -73,13 +73,13 @@ class Computes(Chains):
             self.hand_on(node, [self.layers[name].result for name in together], own, made, last)
             self.write(together, made)
             return len(together)
-        chain = self.chain_of(names, own, made)
-        if chain is None:
-            return 0
-        layers = [kernel.layer for kernel in chain.kernels]
-        leaving = [layer.result for layer in layers if self.leaves_core(layer, layers)]
-        self.hand_on(node, leaving, own, made, last)
-        return names.index(layers[-1].name) + 1 if self.write_chain(chain, made) else 0
+        for chain in self.chains_of(names, own, made):
+            layers = [kernel.layer for kernel in chain.kernels]
+            leaving = [layer.result for layer in layers if self.leaves_core(layer, layers)]
+            self.hand_on(node, leaving, own, made, last)
+            if self.write_chain(chain, made):
+                return names.index(layers[-1].name) + 1
+        return 0
 
     def together(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Sequence[str]:
         """The first of these layers; with those behind it that have one loop over slices in fewer cycles: that stream

@@ -126,11 +126,14 @@ class PartWriter:
     """Writes one part; `now`: spans of pieces as far as loops are open, `held`: what cores have of operands.
 
     `stays`: the result stays in the cores over all passes of the innermost loop around, behind which `leave` belongs;
-    `lateness`: stages behind the part at which the result has left.
+    `lateness`: stages behind the part at which the result has left; `scratch`: further buffers; `begun`: a number that
+    is 1 or more where passes of a loop in the cores have reduced something.
     """
 
     stays: bool
     lateness: int
+    scratch: tuple[Fetched, ...]
+    begun: Affine | None
 
     def __init__(self, code: Code, part: LayerPart) -> None:
         self.code: Code = code
@@ -149,6 +152,7 @@ class PartWriter:
         self.level: int | None = None
         self.is_continued: bool = False
         self.before: Fetched | None = None
+        self.begun = None
         own = part.slices is not None and self.out_depth == 0
         goes_on = bool(part.sums.levels)
         self.stays: bool = own and self.layer.macs > 0 and goes_on and part.sums.levels[-1] == part.slices
@@ -256,14 +260,15 @@ class PartWriter:
         is_alone = self.part.slices is not None and not self.stays
         self.begin(2 if depth or is_alone else 1, 2 if depth else 1)
 
-    def begin(self, copies: int, of_scratch: int) -> None:
-        """The same, so many of each, with what passes before have made."""
+    def begin(self, copies: int, of_scratch: int, *, is_summed: bool = False) -> None:
+        """The same, so many of each, with what passes before have made; `is_summed`: a loop that follows, and is none
+        of the part's own, adds to the sums."""
         element = self.part.elements[self.layer.result]
         self.out: Fetched = self.buffer(element, copies)
-        self.scratch: tuple[Fetched, ...] = tuple(self.free(each, of_scratch) for each in self.kernel.scratch)
+        self.scratch = tuple(self.free(each, of_scratch) for each in self.kernel.scratch)
         self.move_running("in")
         self.acc: Fetched | None = None
-        is_summed = any(loop.axis in self.summed for loop in self.loops)
+        is_summed = is_summed or any(loop.axis in self.summed for loop in self.loops)
         if is_summed and not self.part.sums.levels:
             wide: Element = ACCUMULATORS.get(self.element_of(0), "f32") if self.layer.macs else "f32"
             self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
@@ -278,9 +283,10 @@ class PartWriter:
         return Fetched(buffer, element, dims, plane_bytes=size)
 
     def free(self, scratch: Scratch, copies: int) -> Fetched:
-        dims, size = dims_of([coordinate(axis) for axis in scratch.axes], scratch.element, self.now)
+        element = scratch.element or self.element_of(0)
+        dims, size = dims_of([coordinate(axis) for axis in scratch.axes], element, self.now)
         buffer = self.code.allocate("nram", size, 1 if scratch.plane is None else copies)
-        return Fetched(buffer, scratch.element, dims)
+        return Fetched(buffer, element, dims)
 
     def go_on(self, copies: int) -> None:
         """Sums that earlier passes have begun, from where they wait; in the first pass there are none.
@@ -400,7 +406,7 @@ class PartWriter:
         return Work(
             dict(self.now), dict(self.held), self.out, self.acc, self.level, self.is_continued, left, still,
             self.scratch, self.part.reached(self.code) if self.part.running or not self.layer.macs else (),
-            ZERO if self.part.running is None else self.part.begun(self.code),
+            self.begun or (ZERO if self.part.running is None else self.part.begun(self.code)),
         )  # fmt: skip
 
 

@@ -129,7 +129,8 @@ class PieceCosts:
             sums = sums + 2 * (result * width + 16)  # what passes before have made
         for each in self.kernel.scratch:
             copies = 1 if each.plane is None else 2
-            sums = sums + copies * (math.prod(extents[axis] for axis in each.axes) * size_of(each.element) + 16)
+            size = size_of(each.element or first)
+            sums = sums + copies * (math.prod(extents[axis] for axis in each.axes) * size + 16)
         core = self.target.core
         copies = 1 + (self.are_several(made, counts) | (self.slices is not None and self.slices not in self.summed))
         fits_nram = need["nram"] + copies * (result * width + 16) + sums <= core.nram.capacity_bytes
@@ -248,7 +249,14 @@ class PieceCosts:
         size = size_of(self.elements[self.layer.operands[0].pieces[0].tensor])
         points = math.prod(extents[axis] for axis in self.axes)
         if not isinstance(kernel, ProductKernel):
-            return vector_cycles(core.vector, max(1, self.layer.passes), points, size)
+            cycles: Any = vector_cycles(core.vector, kernel.passes(size), points, size)
+            if kernel.kept_passes:
+                kept = math.prod(extents[axis] for axis in self.layer.result.axes if axis not in kernel.whole)
+                cycles = cycles + sum(
+                    vector_cycles(core.vector, passes, kept, ELEMENT_BYTES["f32"]) + core.nram.latency_cycles
+                    for passes in kernel.kept_passes
+                )
+            return cycles
         if kernel.on_vector:
             return vector_cycles(core.vector, 1, points, size)
         own = kernel.factors

@@ -20,24 +20,27 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element, Span
+from frustum.dialects.target.durations import vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.pieces import Extents, PieceCosts
-from frustum.passes.lower.tree.spans import Spans, span_of
+from frustum.passes.lower.tree.spans import Spans, span_of, step_at
 
 CUT = 2
 """A chain's pieces are cut along so many axes of the last result, the longest. 2026-11-28."""
+SUM_BYTES = 4
+"""Of a sum that goes on in a core."""
 PIECES = 4096
 """More pieces than this a core does not make of one chain. 2026-11-28."""
 
 
 @dataclass(frozen=True)
 class CoreChain:
-    """Kernels of layers one behind the other, how a piece of the last result is cut, the axis along which cores share
-    it, loops over pieces from the outermost, and cycles."""
+    """Kernels of layers one behind the other, how a piece of the last layer is cut, the axis along which cores share
+    it, loops over pieces from the outermost, cycles, and the axis along which the innermost loop sums."""
 
     kernels: tuple[Kernel, ...]
     extents: Mapping[Axis, int]
@@ -45,6 +48,7 @@ class CoreChain:
     order: tuple[Axis, ...]
     counts: tuple[int, ...]
     cycles: float
+    summed: Axis | None = None
 
     @property
     def stages(self) -> list[int]:
@@ -89,10 +93,18 @@ class ChainChoice:
     elements: Mapping[Tensor, Element]
     leaving: frozenset[Tensor]
     early: bool
+    summed: Axis | None = None
 
-    def best(self) -> CoreChain | None:
-        """The way with the fewest cycles; None where none fits."""
-        return min(self.candidates(), key=lambda chain: chain.cycles, default=None)
+    def best(self) -> list[CoreChain]:
+        """Of each set of axes that pieces have several positions of, and axis that cores share, the way with the fewest
+        cycles; the best first."""
+        found = dict[tuple[Any, ...], CoreChain]()
+        for chain in self.candidates():
+            several = frozenset(axis for axis, extent in chain.extents.items() if extent > 1)
+            key = *map(id, chain.kernels), chain.dealt, several
+            if key not in found or chain.cycles < found[key].cycles:
+                found[key] = chain
+        return sorted(found.values(), key=lambda chain: chain.cycles)
 
     def candidates(self) -> Iterator[CoreChain]:
         for kernels in itertools.product(*self.ways):
@@ -102,6 +114,9 @@ class ChainChoice:
             for dealt in free if self.code.cores > 1 else [None]:
                 first = [] if dealt is None else [dealt]
                 cut = [*dict.fromkeys([*first, *free])][: CUT + len(first)]
+                if self.summed is not None:
+                    whole[self.summed] = span_of(self.made[kernels[-1].layer.name], self.summed)
+                    cut.append(self.summed)
                 yield from self.cut(kernels, whole, dealt, cut)
 
     def cut(
@@ -114,12 +129,18 @@ class ChainChoice:
             counts = {axis: ceil_div(own[axis], found[axis]) for axis in cut}
             if math.prod(counts.values()) > PIECES:
                 continue
-            order = tuple(sorted((axis for axis in cut if counts[axis] > 1), key=lambda axis: counts[axis]))
+            order = tuple(sorted((axis for axis in cut if counts[axis] > 1), key=self.place_in(counts)))
+            if self.summed is not None and self.summed not in order:
+                continue
             parts = self.part(found, dealt, {axis: counts[axis] for axis in order})
-            chain = CoreChain(kernels, found, dealt, order, tuple(counts[axis] for axis in order), 0.0)
+            chain = CoreChain(kernels, found, dealt, order, tuple(counts[axis] for axis in order), 0.0, self.summed)
             cycles = None if parts is None else self.cycles(chain, parts)
             if cycles is not None:
                 yield replace(chain, cycles=cycles)
+
+    def place_in(self, counts: Mapping[Axis, int]) -> Callable[[Axis], tuple[bool, int]]:
+        """Where the loop over an axis stands: that over sums inside, others by their passes."""
+        return lambda axis: (axis is self.summed, counts[axis])
 
     def cycles(self, chain: CoreChain, parts: Made) -> float | None:
         """Of the busiest core; None where a piece does not fit."""
@@ -149,6 +170,8 @@ class ChainAccount:
         self.first: float = 0.0
         self.once: float = 0.0
         self.made: set[Tensor] = {kernel.layer.result for kernel in chain.kernels[:-1]}
+        self.inner: int = chain.counts[-1] if chain.summed else 1
+        self.level: int = choice.code.depth + len(chain.counts) - 1
 
     def add(self, number: int) -> bool:
         """A layer; false where a piece has not all of what it needs all of."""
@@ -156,7 +179,7 @@ class ChainAccount:
         layer, core = kernel.layer, self.code.target.core
         spans = {axis: span_of(self.parts[layer.name], axis) for axis in layer.axes}
         whole = self.choice.made[layer.name]
-        if any(spans[axis].extent < span_of(whole, axis).extent for axis in kernel.whole):
+        if any(spans[axis].extent < span_of(whole, axis).extent for axis in kernel.whole) and not kernel.is_online:
             return False
         costs = PieceCosts(self.code, kernel, spans, elements)
         extents = {axis: np.array([span.extent]) for axis, span in spans.items()}
@@ -165,21 +188,30 @@ class ChainAccount:
         self.first += computing
         for want in kernel.wants:
             if not any(piece.tensor in self.made for piece in layer.operands[want.operand].pieces):
-                self.operand(costs, want, extents, is_moved(want, spans, whole))
+                self.operand(costs, want, extents, spans, whole)
         for scratch in kernel.scratch:
-            size = math.prod(spans[axis].extent for axis in scratch.axes) * ELEMENT_BYTES[scratch.element] + 16
+            element = scratch.element or elements[layer.operands[0].pieces[0].tensor]
+            size = math.prod(spans[axis].extent for axis in scratch.axes) * ELEMENT_BYTES[element] + 16
             self.room["nram"] += size * (1 if scratch.plane is None else 2)
         size = math.prod(spans[axis].extent for axis in layer.result.axes) * size_of(elements[layer.result])
         size, leaves = size * kernel.planes + 16, layer.result in self.choice.leaving
         self.room["nram"] += size * self.chain.copies(number, leaves=leaves)
+        times = 1.0
+        if self.chain.summed and number == len(self.chain.kernels) - 1:
+            times = 1 / self.inner
+            points = math.prod(spans[axis].extent for axis in layer.result.axes)
+            self.room["nram"] += points * SUM_BYTES
+            if kernel.scratch:  # sums of passes before are weighed anew
+                self.engines["vector"] += _number(vector_cycles(core.vector, 1, points, SUM_BYTES))
         if leaves:
             port = _number(costs.crossing(size, costs.run_out(extents))[1]) * self.code.cores
             latency = self.code.target.cluster.sram.latency_cycles
-            self.engines["mvdma"] += max(size / core.mvdma.bytes_per_cycle, port) + latency
+            self.engines["mvdma"] += times * (max(size / core.mvdma.bytes_per_cycle, port) + latency)
         return True
 
-    def operand(self, costs: PieceCosts, want: Want, extents: Extents, moves: bool) -> None:
+    def operand(self, costs: PieceCosts, want: Want, extents: Extents, spans: Spans, whole: Spans) -> None:
         """What comes from SRAM: of each piece its part, or all of it before."""
+        moves = is_moved(want, spans, whole)
         several, cluster = bool(self.chain.counts), self.code.target.cluster
         size = _number(costs.bytes_of(want, extents))
         is_double = moves if several else self.choice.early
@@ -188,6 +220,8 @@ class ChainAccount:
         port = _number(costs.crossing(size, costs.run_in(want, extents))[1]) * (self.code.cores if is_own else 1)
         speed = cluster.core.mvdma.bytes_per_cycle if is_own else cluster.bus.bytes_per_cycle
         cycles = max(size / speed, port) + cluster.sram.latency_cycles
+        if self.chain.summed is not None and not any(step_at(spans[axis], self.level) for axis in want.axes):
+            cycles /= self.inner
         if moves and several:
             self.engines["mvdma" if is_own else "bus"] += cycles
         else:

@@ -7,23 +7,24 @@ time: a layer on another engine than the one before is a pass behind it.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from xdsl.ir import Block
 
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import Layer
+from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Span
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.chain_choice import ChainChoice, CoreChain
-from frustum.passes.lower.tree.cores.links import as_operand, reads_in_core, wants_of
-from frustum.passes.lower.tree.fetch import Fetched
-from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
+from frustum.passes.lower.tree.cores.chain_writer import ChainWriter
+from frustum.passes.lower.tree.cores.links import reads_in_core
+from frustum.passes.lower.tree.kernels.kernel import Kernel
+from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import PartWriter, Pieces
 from frustum.passes.lower.tree.spans import NotLowered, end, span_of, step_at
@@ -34,6 +35,8 @@ LONGEST = 8
 PAYS = 0.75
 """A chain is made where it takes less than such a part of what its layers take one by one: these overlap more than is
 estimated. 2026-11-28."""
+TRIED = 3
+"""Ways of a chain that are tried, where instructions cannot say the best ones. 2026-11-29."""
 
 
 class Chains(Streaming):
@@ -42,20 +45,17 @@ class Chains(Streaming):
     handing: frozenset[Tensor]
     later: int
 
-    def chain_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> CoreChain | None:
-        """The longest chain that begins with the first of these layers and takes fewer cycles than its layers one by
-        one; None where there is none."""
+    def chains_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Iterator[CoreChain]:
+        """Chains that begin with the first of these layers and take fewer cycles than their layers one by one: the
+        longest first, and of these the fastest."""
         layers = self.linked(names, own, made)
         while len(layers) > 1:
-            chain = self.choice(layers, made)
-            if chain is not None:
-                crossing = self.crossing(layers, made)
-                moved = sum(self.size_of(tensor, box) for tensor, box in crossing.items())
-                cycles = chain.cycles + moved / self.code.target.chip.dram.port_bytes_per_cycle
-                if cycles < PAYS * sum(self.alone(layer, made) for layer in layers):
-                    return chain
+            crossing = self.crossing(layers, made)
+            moved = sum(self.size_of(tensor, box) for tensor, box in crossing.items())
+            most = PAYS * sum(self.alone(layer, made) for layer in layers)
+            most -= moved / self.code.target.chip.dram.port_bytes_per_cycle
+            yield from (chain for chain in self.choices(layers, made) if chain.cycles < most)
             layers = layers[:-1]
-        return None
 
     def alone(self, layer: Layer, made: Made) -> float:
         """Cycles of a layer by itself."""
@@ -114,25 +114,54 @@ class Chains(Streaming):
         is_whole = not self.sum_levels(layer, made) and not self.does_stay(tensor, users) and tensor not in self.carried
         return is_near and is_whole and (self.dealt is None or not self.dealt.is_exchanged)
 
-    def choice(self, layers: Sequence[Layer], made: Made) -> CoreChain | None:
-        """The best way to make these layers as a chain."""
-        inside = [layer.result for layer in layers[:-1]]
-        ways = list[list[Kernel]]()
+    def choices(self, layers: Sequence[Layer], made: Made) -> list[CoreChain]:
+        """Ways to make these layers as a chain, sums of the last one at once or in pieces along an axis; the best
+        first."""
+        found = (self.choices_along(layers, made, axis)[:TRIED] for axis in (None, *self.summed(layers[-1], made)))
+        return sorted(itertools.chain(*found), key=lambda chain: chain.cycles)
+
+    def summed(self, last: Layer, made: Made) -> list[Axis]:
+        """Axes along which sums of a layer may go on in the cores."""
+        if not last.macs or self.running(last) is not None or self.sum_levels(last, made):
+            return []
+        own = (axis for axis in last.combine if axis not in last.result.axes and not axis.is_tap)
+        return [axis for axis in own if span_of(made[last.name], axis).extent > 1]
+
+    def ways(self, layers: Sequence[Layer], axis: Axis | None) -> list[list[Kernel]]:
+        """Of each layer the kernels that take what the layers before have made as it lies in the core.  A reduction
+        that goes on along an axis has running numbers, with which its reader's sums are weighed."""
+        online = next((each for each in layers if axis and each.combine.get(axis) is Combine.ONLINE), None)
+        running = () if online is None else tuple(a for a in online.result.axes if a not in online.combine)
+        found = list[list[Kernel]]()
         for number, layer in enumerate(layers):
-            earlier = inside[:number]
-            ways.append([k for k in self.kernels(layer) if all(reads_in_core(k, tensor) for tensor in earlier)])
+            is_weighed = online is not None and (layer is online or online.result in self.read_by(layer.name))
+            kernels = kernels_of(layer, running=running, is_divided=False) if is_weighed else self.kernels(layer)
+            earlier = [each.result for each in layers[:number]]
+            found.append([k for k in kernels if all(reads_in_core(k, tensor) for tensor in earlier)])
+        return found
+
+    def choices_along(self, layers: Sequence[Layer], made: Made, axis: Axis | None) -> list[CoreChain]:
+        """Good ways with sums in pieces along this axis."""
+        ways = self.ways(layers, axis)
 
         def part(extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> Made | None:
             order = tuple(counts)
             chain = CoreChain((), extents, dealt, order, tuple(counts.values()), 0.0)
             try:
                 with self.code.supposed(chain.counts) as indices:
-                    return self.parts_of(layers, self.cut_of(layers[-1], chain, made, indices), made)
+                    found = self.parts_of(layers, self.cut_of(layers[-1], chain, made, indices), made)
             except NotLowered:
                 return None
+            level = self.code.depth + len(order) - 1
+            makes_anew = any(not self.moving_axes(layer, found, level) for layer in layers[:-1]) if axis else False
+            return None if makes_anew else found
 
         leaving = frozenset(layer.result for layer in layers if self.leaves_core(layer, layers))
-        return ChainChoice(self.code, ways, part, made, self.elements, leaving, bool(self.code.depth)).best()
+        return ChainChoice(self.code, ways, part, made, self.elements, leaving, bool(self.code.depth), axis).best()
+
+    def moving_axes(self, layer: Layer, parts: Made, level: int) -> list[Axis]:
+        """Axes of a layer's result that a loop moves."""
+        return [axis for axis in layer.result.axes if step_at(span_of(parts[layer.name], axis), level)]
 
     def leaves_core(self, layer: Layer, layers: Sequence[Layer]) -> bool:
         """Whether others than layers of a chain take a result of it."""
@@ -209,61 +238,14 @@ class Chains(Streaming):
                 PartWriter(code, self.layer_part(kernel, parts[kernel.layer.name], Pieces({}, None, ())))
                 for kernel in chain.kernels
             ]
-        inside = {layer.result for layer in layers[:-1]}
-        coming = [[want for want in w.wants if not self.is_inside(w.layer, want, inside)] for w in writers]
-        loops = range(code.depth, code.depth + len(chain.counts))
-        both = zip(writers, coming, strict=True)
-        moving = [[want for want in own if self.is_moved(want, writer, loops)] for writer, own in both]
-        for writer, own, moved in zip(writers, coming, moving, strict=True):
-            code.layer = self.numbers[writer.layer.name]
-            for want in (each for each in own if each not in moved):
-                writer.arrive(want, 1 if loops else None)
-        outs = dict[Tensor, Fetched]()
-        with ExitStack() as opened:
-            for count in chain.counts:
-                opened.enter_context(code.repeat(count))
-            first = int(any(moving))
-            for number, writer in enumerate(writers):
-                at = code.stage + (first + chain.stages[number] if loops else 0)
-                leaves = self.leaves_core(writer.layer, layers)
-                self.write_link(writer, moving[number], outs, at, chain.copies(number, leaves=leaves), bool(loops))
-                if leaves:
-                    with code.at_stage(at + bool(loops)):
-                        writer.leave()
-
-    def write_link(
-        self, writer: PartWriter, moving: Sequence[Want], outs: dict[Tensor, Fetched], at: int, copies: int,
-        is_in_loop: bool,
-    ) -> None:  # fmt: skip
-        """A piece of a layer at a stage: what it takes comes a stage before, or lies in the core already."""
-        code = self.code
-        code.layer = self.numbers[writer.layer.name]
-        with code.at_stage(at - (1 if is_in_loop and at else 0)):
-            for want in moving:
-                writer.arrive(want, 2)
-        with code.at_stage(at):
-            writer.begin(copies, 1 + is_in_loop)
-            for tensor, buffer in outs.items():
-                for want in wants_of(writer.kernel, tensor):
-                    (piece,) = writer.layer.operands[want.operand].pieces
-                    writer.held[want.operand] = as_operand(want, piece, buffer, writer.now)
-            writer.kernel.write(code, writer.work())
-            writer.finish()
-        outs[writer.layer.result] = writer.out
+        leaving = [number for number, layer in enumerate(layers) if self.leaves_core(layer, layers)]
+        ChainWriter(code, chain, writers, [self.numbers[layer.name] for layer in layers], leaving).write()
 
     def comes_ahead(self, tensor: Tensor, size: int) -> bool:
         """Whether a box is loaded a pass of the innermost loop ahead: into a second buffer, for which there is room in
         all of the loop's body."""
         room = min(self.later, self.capacity - self.most, self.capacity - self.used)
         return self.code.stage > 0 and tensor not in self.made_here and 2 * size <= room
-
-    def is_inside(self, layer: Layer, want: Want, inside: set[Tensor]) -> bool:
-        """Whether an operand is a result of the chain."""
-        return any(piece.tensor in inside for piece in layer.operands[want.operand].pieces)
-
-    def is_moved(self, want: Want, writer: PartWriter, loops: range) -> bool:
-        """Whether one of these loops moves an operand."""
-        return any(step_at(span_of(writer.now, axis), level) for axis in want.axes for level in loops)
 
     def cut_of(self, layer: Layer, chain: CoreChain, made: Made, indices: Sequence[Affine]) -> dict[Axis, Span]:
         """The piece of the last layer's result in a pass of these loops."""

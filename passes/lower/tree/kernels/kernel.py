@@ -67,11 +67,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Scratch:
-    """A further buffer of a piece: of these axes, in this type; `plane`: the running number that is in it, which comes
-    from where sums wait (`is_read`) and goes back there (`is_written`)."""
+    """A further buffer of a piece: of these axes, in this type (None: that of the first operand); `plane`: the running
+    number that is in it, which comes from where sums wait (`is_read`) and goes back there (`is_written`)."""
 
     axes: tuple[Axis, ...]
-    element: Element
+    element: Element | None
     plane: int | None = None
     is_read: bool = False
     is_written: bool = False
@@ -128,6 +128,15 @@ class Kernel(ABC):
     def is_online(self) -> bool:
         """Whether passes of loops outside may cut what it needs all of, one after the other."""
         return False
+
+    def passes(self, size: int) -> int:
+        """Of the vector unit over elements of so many bytes."""
+        return max(1, self.layer.passes)
+
+    @property
+    def kept_passes(self) -> Sequence[int]:
+        """Passes of instructions over numbers of positions that stay."""
+        return ()
 
     def narrow(self, code: Code, work: Work) -> None:
         """Adds what makes the result of wider sums, once these are whole."""

@@ -49,9 +49,12 @@ STATISTICS = 2
 Makes = Callable[[Layer], Iterator[Kernel]]
 
 
-def kernels_of(layer: Layer, *, is_parted: bool = False, running: Iterable[Axis] = ()) -> list[Kernel]:
+def kernels_of(
+    layer: Layer, *, is_parted: bool = False, running: Iterable[Axis] = (), is_divided: bool = True
+) -> list[Kernel]:  # fmt: skip
     """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept;
-    `running`: axes of numbers that an online reduction hands on.  NotLowered where there is none."""
+    `running`: axes of numbers that an online reduction hands on, and `is_divided`: what it makes is divided in each
+    pass, not what its reader sums behind the last one.  NotLowered where there is none."""
     found = None
     if isinstance(layer.source, g.AttentionOp) and layer.source.scales is not None:
         raise NotLowered(f"{layer.name}: attention of integers")
@@ -60,9 +63,13 @@ def kernels_of(layer: Layer, *, is_parted: bool = False, running: Iterable[Axis]
         found = (PARTED.get(kind) if is_parted else None) or KERNELS.get(kind)  # type: ignore[arg-type]
     kernels = [] if found is None else list(found(layer))
     if running and not layer.macs:
-        kernels = [OnlineSoftmaxKernel(k.layer, k.wants, k.out, k.whole, kept=frozenset(running)) for k in kernels]
+        kept = frozenset(running)
+        kernels = [
+            OnlineSoftmaxKernel(k.layer, k.wants, k.out, k.whole, kept=kept, is_divided=is_divided) for k in kernels
+        ]
     elif running:
-        kernels = [replace(k, kept=frozenset(running)) for k in kernels if isinstance(k, ProductKernel)]
+        products = (k for k in kernels if isinstance(k, ProductKernel))
+        kernels = [replace(k, kept=frozenset(running), divides=not is_divided) for k in products]
     if not kernels:
         what = getattr(layer.source, "name", "no operation")
         raise NotLowered(f"{layer.name}: no kernel makes '{layer.role}' of {what}")

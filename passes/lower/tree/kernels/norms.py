@@ -10,7 +10,7 @@ from typing import Any
 
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.isa.program import ZERO, Act, Affine, Box, Scale, Scales
+from frustum.dialects.isa.program import ELEMENT_BYTES, ZERO, Act, Affine, Box, Element, Scale, Scales
 from frustum.dialects.plan.carried import RUNNING
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
@@ -23,6 +23,8 @@ LARGEST = 3.0e38
 """Maxima are no less than its negative, so that what is -inf has the power 0."""
 SMALLEST = 1.0e-30
 """Sums of powers are no less, so that shares of nothing are 0."""
+FINITE: dict[Element, float] = {"f16": 65504.0, "bf16": 2.0**128 - 2.0**120, "f32": LARGEST}
+"""The greatest number of each type that stays one: maxima are no less than its negative."""
 OF_ALL = 2
 """The first running numbers, which are read again: maximum and sum."""
 Dims = list[tuple[Axis, ...]]
@@ -213,50 +215,66 @@ class PowersKernel(StatisticsKernel):
 
 @dataclass(frozen=True)
 class OnlineSoftmaxKernel(SoftmaxKernel, NormKernel):
-    """Shares of the keys so far.  Maximum, sum, and the factor of the shares of passes before wait with the context."""
+    """Shares of the keys so far.  Maximum, sum, and the factor of the shares of passes before wait with the context.
+
+    `is_divided`: shares are divided by the sum so far; if not, the reader's sums are, behind the last pass.
+    """
+
+    is_divided: bool = True
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
-        """Powers, the new maximum and sum; the running numbers."""
+        """The maximum in the type of elements, that of all passes, the new sum; the running numbers."""
         kept = tuple(axis for axis in self.layer.axes if axis in self.kept)
         known = (Scratch(kept, "f32", plane=k, is_read=k < OF_ALL, is_written=True) for k in range(len(RUNNING)))
-        return *self.scratches(2), *known
+        return Scratch(kept, None), *([Scratch(kept, "f32")] * 2), *known
 
     @property
     def is_online(self) -> bool:
         """Yes."""
         return True
 
+    @property
+    def kept_passes(self) -> tuple[int, ...]:
+        """Two powers and two divisions, as `write` has them."""
+        return 1, 1, 1, 1, 4, 1, 1, 4, 1, 1, 4
+
+    def passes(self, size: int) -> int:
+        """Maximum, powers, and their sum, which is of f32; so are shares that are divided."""
+        return 6 + ELEMENT_BYTES["f32"] // size * (1 + self.is_divided)
+
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
         self.mask(code, work)
-        x, (powers, top, sums, most, total, factor) = work.operands[0], work.scratch
+        x, (narrow, top, sums, most, total, factor), out = work.operands[0], work.scratch, work.out
         own, kept = self.all(code, work), self.of_kept(code, work)
         later, axes = kept.limited(work.begun), self.over(own.dims, self.whole)
 
         def reduce(kind: str, of: Fetched, out: Fetched) -> None:
-            made = isa.Reduce(
-                kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box,
-                scales=own.scales(of, out),
-            )  # fmt: skip
+            made = isa.Reduce(kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box)
             code.emit(made, of.buffer, out.buffer)
 
-        reduce("max", x, top)
-        kept.unary("clip", top, top, -LARGEST, LARGEST)
+        reduce("max", x, narrow)
+        kept.unary("clip", narrow, top, -FINITE[x.element], FINITE[x.element])
         later.binary("max", top, most, top)
-        own.binary("sub", x, top, powers)
-        own.unary("exp", powers, powers)
-        reduce("sum", powers, sums)
+        kept.unary("identity", top, narrow)
+        own.binary("sub", x, narrow, out, Act("exp"))
+        reduce("sum", out, sums)
         kept.unary("clip", sums, sums, SMALLEST, LARGEST)
         later.binary("sub", most, top, factor)
         later.unary("exp", factor, factor)
+        kept.unary("identity", top, most)
+        if not self.is_divided:
+            later.binary("mul", factor, total, total)
+            later.binary("add", total, sums, sums)
+            kept.unary("identity", sums, total)
+            return
         later.binary("mul", factor, total, factor)
         later.binary("add", sums, factor, sums)
         later.binary("div", factor, sums, factor)
-        kept.unary("identity", top, most)
         kept.unary("identity", sums, total)
         kept.unary("reciprocal", sums, sums)  # a division of every element takes as long as four products
-        own.binary("mul", powers, sums, work.out)
+        own.binary("mul", out, sums, out)
 
 
 @dataclass(frozen=True)

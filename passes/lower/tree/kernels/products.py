@@ -53,12 +53,15 @@ class ProductKernel(Kernel):
     on_vector: bool = False
     kept: frozenset[Axis] = frozenset()
     """Of sums of what an online reduction weighs, the axes of the factor of those of passes before."""
+    divides: bool = False
+    """Whether they are divided by the sum of the weights, behind the last pass."""
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
-        """That factor."""
-        axes = tuple(axis for axis in self.out if axis in self.kept)
-        return (Scratch(axes, "f32", plane=len(RUNNING) - 1, is_read=True),) if self.kept else ()
+        """That factor, and that sum."""
+        axes, last = tuple(axis for axis in self.out if axis in self.kept), len(RUNNING) - 1
+        planes = (last, last - 1)[: 1 + self.divides] if self.kept else ()
+        return tuple(Scratch(axes, "f32", plane=plane, is_read=True) for plane in planes)
 
     @property
     def goes_on(self) -> bool:
@@ -68,13 +71,27 @@ class ProductKernel(Kernel):
     def rescale(self, code: Code, work: Work) -> None:
         """Adds that factor's product with what passes before have summed."""
         assert work.acc is not None
+        self.weigh(code, work, work.scratch[0], work.acc, (work.begun, *work.when))
+
+    def settle(self, code: Code, work: Work) -> None:
+        """Adds the division by the sum of the weights."""
+        if self.divides:
+            axes = tuple(axis for axis in self.out if axis in self.kept)
+            dims, total = clipped_apart(code, work, [(axis,) for axis in axes]), work.scratch[1]
+            box, view = Box.of(*(joined_span(code, own, work) for own in dims)), view_of(code, work, total, dims)
+            made = isa.Unary(kind="reciprocal", in_view=view, out_view=view, box=box)
+            code.emit(made, total.buffer, total.buffer)
+            self.weigh(code, work, total, work.out, ())
+
+    def weigh(self, code: Code, work: Work, factor: Fetched, out: Fetched, when: Iterable[Affine]) -> None:
+        """Adds the product of sums with a factor of what stays, where all these numbers are 1 or more."""
+        assert work.acc is not None
         dims = clipped_apart(code, work, alike(self.out, lambda axis: axis in self.kept))
         box = Box.of(*(joined_span(code, axes, work) for axes in dims))
-        sums, factor = view_of(code, work, work.acc, dims), view_of(code, work, work.scratch[0], dims)
-        made = isa.Binary(
-            kind="mul", a_view=sums, b_view=factor, out_view=sums, box=limited_by_all(box, (work.begun, *work.when))
-        )
-        code.emit(made, work.acc.buffer, work.scratch[0].buffer, work.acc.buffer)
+        views = (view_of(code, work, held, dims) for held in (work.acc, factor, out))
+        a, b, made = views
+        weighed = isa.Binary(kind="mul", a_view=a, b_view=b, out_view=made, box=limited_by_all(box, when))
+        code.emit(weighed, work.acc.buffer, factor.buffer, out.buffer)
 
     @cached_property
     def zero(self) -> float:

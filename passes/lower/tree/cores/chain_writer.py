@@ -1,0 +1,145 @@
+# Tests: test/passes/lower/tree/test_chains.py
+"""The loops of a chain in the cores, with all of its layers in them.
+
+Sums of the last layer may go on over passes of the innermost loop: they stay in the cores, and with them the numbers of
+an online reduction before them.  What that loop does not move comes, and what it has summed leaves, in the loop around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.isa.program import Affine
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.cores.chain_choice import CoreChain
+from frustum.passes.lower.tree.cores.links import as_operand, wants_of
+from frustum.passes.lower.tree.fetch import Fetched
+from frustum.passes.lower.tree.kernels.kernel import Want
+from frustum.passes.lower.tree.nest import PartWriter
+from frustum.passes.lower.tree.spans import span_of, step_at
+
+
+@dataclass
+class ChainWriter:
+    """Writes one chain.
+
+    `writers`: of a piece of each layer, `numbers` theirs in reports; `leaving`: places in the chain of layers whose
+    results leave the core.
+    """
+
+    code: Code
+    chain: CoreChain
+    writers: Sequence[PartWriter]
+    numbers: Sequence[int]
+    leaving: Collection[int]
+    outs: dict[Tensor, Fetched] = field(default_factory=dict)
+    """What lies in a core of results so far."""
+    running: dict[int, Fetched] = field(default_factory=dict)
+    """Numbers of an online reduction, by their plane."""
+
+    def write(self) -> None:
+        """Adds the loops.  NotLowered where instructions cannot say what is in them."""
+        code, counts = self.code, self.chain.counts
+        outer = counts[:-1] if self.chain.summed else counts
+        levels = range(code.depth, code.depth + len(counts))
+        moving = [self.moved(number, levels) for number in range(len(self.writers))]
+        for number, own in enumerate(moving):
+            self.arrive(number, [want for want in self.coming(number) if want not in own], 1 if levels else None)
+        with ExitStack() as opened:
+            for count in outer:
+                opened.enter_context(code.repeat(count))
+            if self.chain.summed:
+                self.sums(moving, bool(outer))
+            else:
+                self.links(moving, is_in_loop=bool(levels))
+
+    def sums(self, moving: Sequence[Sequence[Want]], is_in_loop: bool) -> None:
+        """The loop over sums of the last layer, and what stands around it."""
+        code, last = self.code, self.writers[-1]
+        level = code.depth
+        inner = [self.moved(number, range(level, level + 1)) for number in range(len(self.writers))]
+        for number, own in enumerate(moving):
+            self.arrive(number, [want for want in own if want not in inner[number]], 1 + is_in_loop)
+        begun = Affine.index(level)
+        with code.at_stage(code.stage + is_in_loop):
+            code.layer = self.numbers[-1]
+            last.begin(1 + is_in_loop, 1, is_summed=True)
+            last.level = level
+            for writer in self.writers:
+                writer.begun = begun
+                for scratch in writer.kernel.scratch:
+                    if scratch.plane is not None and scratch.is_read and scratch.is_written:
+                        self.running[scratch.plane] = writer.free(scratch, 1)
+            with code.repeat(self.chain.counts[-1]):
+                self.links(inner, is_in_loop=True)
+            code.layer = self.numbers[-1]
+            last.finish()
+            with code.at_stage(code.stage + is_in_loop):
+                last.leave()
+
+    def links(self, moving: Sequence[Sequence[Want]], *, is_in_loop: bool) -> None:
+        """A piece of each layer, in the innermost loop."""
+        code, first = self.code, int(any(moving))
+        for number, writer in enumerate(self.writers):
+            at = code.stage + (first + self.chain.stages[number] if is_in_loop else 0)
+            is_sum = bool(self.chain.summed) and writer is self.writers[-1]
+            with code.at_stage(at - (1 if is_in_loop and at else 0)):
+                self.arrive(number, moving[number], 2)
+            with code.at_stage(at):
+                self.link(number, is_in_loop=is_in_loop, is_sum=is_sum)
+            if number in self.leaving and not is_sum:
+                with code.at_stage(at + is_in_loop):
+                    writer.leave()
+
+    def link(self, number: int, *, is_in_loop: bool, is_sum: bool) -> None:
+        """A piece of a layer: what it takes has come, or lies in the core already."""
+        code, writer = self.code, self.writers[number]
+        code.layer = self.numbers[number]
+        if not is_sum:
+            writer.begin(self.chain.copies(number, leaves=number in self.leaving), 1 + is_in_loop)
+        self.share_running(writer)
+        for tensor, buffer in self.outs.items():
+            for want in wants_of(writer.kernel, tensor):
+                (piece,) = writer.layer.operands[want.operand].pieces
+                writer.held[want.operand] = as_operand(want, piece, buffer, writer.now)
+        if is_sum and self.running:
+            writer.kernel.rescale(code, writer.work())
+        writer.kernel.write(code, writer.work())
+        if not is_sum:
+            writer.finish()
+        self.outs[writer.layer.result] = writer.out
+
+    def share_running(self, writer: PartWriter) -> None:
+        """Numbers that stay over all passes are in their own buffers, and the last layer has the factors that the
+        reduction before it has made."""
+        if self.running:
+            known = zip(writer.kernel.scratch, writer.scratch, strict=True)
+            writer.scratch = tuple(
+                own if scratch.plane is None else self.running.setdefault(scratch.plane, own) for scratch, own in known
+            )
+
+    def arrive(self, number: int, wants: Sequence[Want], copies: int | None) -> None:
+        """Operands of a layer come."""
+        self.code.layer = self.numbers[number]
+        for want in wants:
+            self.writers[number].arrive(want, copies)
+
+    def coming(self, number: int) -> list[Want]:
+        """The operands of a layer that are no results of the chain."""
+        inside = {writer.layer.result for writer in self.writers[:-1]}
+        own = self.writers[number]
+        return [
+            want for want in own.wants
+            if not any(piece.tensor in inside for piece in own.layer.operands[want.operand].pieces)
+        ]  # fmt: skip
+
+    def moved(self, number: int, levels: range) -> list[Want]:
+        """Those that one of these loops moves."""
+        now = self.writers[number].now
+        return [
+            want for want in self.coming(number)
+            if any(step_at(span_of(now, axis), level) for axis in want.axes for level in levels)
+        ]  # fmt: skip
