@@ -81,36 +81,48 @@ class ChainWriter:
                 last.leave()
 
     def links(self, moving: Sequence[Sequence[Want]], *, is_in_loop: bool) -> None:
-        """A piece of each layer, in the innermost loop."""
+        """A piece of each layer, in the innermost loop.  The last one stands first: in a pass each makes what the one
+        before it has made in earlier ones, and the engines need not wait for each other."""
         code, first = self.code, int(any(moving))
-        for number, writer in enumerate(self.writers):
-            at = code.stage + (first + self.chain.stages[number] if is_in_loop else 0)
-            is_sum = bool(self.chain.summed) and writer is self.writers[-1]
+        stages = [code.stage + (first + stage if is_in_loop else 0) for stage in self.chain.stages]
+        for number, at in enumerate(stages):
             with code.at_stage(at - (1 if is_in_loop and at else 0)):
                 self.arrive(number, moving[number], 2)
             with code.at_stage(at):
-                self.link(number, is_in_loop=is_in_loop, is_sum=is_sum)
-            if number in self.leaving and not is_sum:
-                with code.at_stage(at + is_in_loop):
-                    writer.leave()
+                self.begin(number, is_in_loop=is_in_loop)
+        for number in sorted(range(len(stages)), key=lambda number: -stages[number]):
+            with code.at_stage(stages[number]):
+                self.link(number)
+            if number in self.leaving and not self.is_sum(number):
+                with code.at_stage(stages[number] + is_in_loop):
+                    self.writers[number].leave()
 
-    def link(self, number: int, *, is_in_loop: bool, is_sum: bool) -> None:
-        """A piece of a layer: what it takes has come, or lies in the core already."""
-        code, writer = self.code, self.writers[number]
-        code.layer = self.numbers[number]
-        if not is_sum:
+    def is_sum(self, number: int) -> bool:
+        """Whether sums of a layer go on over the innermost loop."""
+        return bool(self.chain.summed) and number == len(self.writers) - 1
+
+    def begin(self, number: int, *, is_in_loop: bool) -> None:
+        """Buffers of a piece, and where it takes what lies in the core."""
+        writer = self.writers[number]
+        self.code.layer = self.numbers[number]
+        if not self.is_sum(number):
             writer.begin(self.chain.copies(number, leaves=number in self.leaving), 1 + is_in_loop)
         self.share_running(writer)
         for tensor, buffer in self.outs.items():
             for want in wants_of(writer.kernel, tensor):
                 (piece,) = writer.layer.operands[want.operand].pieces
                 writer.held[want.operand] = as_operand(want, piece, buffer, writer.now)
-        if is_sum and self.running:
+        self.outs[writer.layer.result] = writer.out
+
+    def link(self, number: int) -> None:
+        """A piece of a layer: what it takes has come, or lies in the core already."""
+        code, writer = self.code, self.writers[number]
+        code.layer = self.numbers[number]
+        if self.is_sum(number) and self.running:
             writer.kernel.rescale(code, writer.work())
         writer.kernel.write(code, writer.work())
-        if not is_sum:
+        if not self.is_sum(number):
             writer.finish()
-        self.outs[writer.layer.result] = writer.out
 
     def share_running(self, writer: PartWriter) -> None:
         """Numbers that stay over all passes are in their own buffers, and the last layer has the factors that the
