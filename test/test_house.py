@@ -17,9 +17,9 @@ LIMITS = {
     # that are kept; 73,200 before recurrences as operations, as layers and in plans, cycles of plans and wishes; 75,200
     # before plans as trees became programs, beside the planner and the lowering of tiles that go with the next stages;
     # 79,500, 575 files and classes of 250 lines before these programs had clusters and integers: `SramBuffers`,
-    # `PartWriter` and `PlanSearch` are to be split; 585 files before slices of what computes stream had a folder and
-    # weights were compressed for trees
-    "lines of code": 81_000,
+    # `PartWriter` and `PlanSearch` are to be split; 81,000 and 585 files before slices of what computes stream
+    # had a folder, weights were compressed for trees, and layers followed each other in the cores
+    "lines of code": 82_500,
     "files": 596,
     "longest file": 480,
     "longest class": 280,

@@ -23,7 +23,7 @@ from frustum.dialects.isa.sync import AllocOp, ProgramOp, RepeatOp
 from frustum.dialects.target import Target
 from frustum.passes.lower.executions import enclosing_counts
 from frustum.passes.lower.memory_in_use import most_in_use, size_of, stage_of
-from frustum.passes.lower.weight_chunks import Moves
+from frustum.passes.lower.weight_chunks import ChunkMoves
 from frustum.passes.lower.weight_slots import Flow, by_place, sizes_of
 
 ROOM = 0.75
@@ -113,7 +113,7 @@ def _joined(fill: CopyOp, count: int, step: int, target: Target) -> CopyOp | Non
     level = len(enclosing_counts(fill)) - 1
     sizes = sizes_of(fill, target.chip.clusters, target.cluster.cores)
     others = [index for index in by_place(fill, sizes, (fill.src_view.data,)) if index != level]
-    moves = Moves.of(fill, [level, *others], sizes)
+    moves = ChunkMoves.of(fill, [level, *others], sizes)
     facts = np.concatenate([moves.extents, moves.starts[:1]]).reshape(5, count, -1)
     moved = np.diff(facts, axis=1)
     src, dst, box = fill.src_view.data, fill.dst_view.data, fill.box.data

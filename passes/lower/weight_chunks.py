@@ -32,7 +32,7 @@ SIDES = 2
 
 
 @dataclass(frozen=True)
-class Moves:
+class ChunkMoves:
     """What a copy moves in each of its executions, by some of the indices, the last the fastest: the `extents` of the
     clipped box `[4, n]`, and where its first element lies in either buffer, `starts` `[2, n]`, in bytes."""
 
@@ -43,7 +43,7 @@ class Moves:
     starts: Ints
 
     @staticmethod
-    def of(copy: CopyOp, indices: Sequence[int], sizes: Sequence[int]) -> Moves:
+    def of(copy: CopyOp, indices: Sequence[int], sizes: Sequence[int]) -> ChunkMoves:
         """StaysRaw where there are more executions than can be listed."""
         counts = tuple(sizes[index] for index in indices)
         if prod(counts) > MOST_SLOTS:
@@ -64,7 +64,7 @@ class Moves:
             lower = np.maximum(nominal, 0)
             extents.append(np.maximum(stop - lower, 0))
             starts += np.array([[view.strides[d]] for view in views]) * (lower - nominal)
-        return Moves(copy, tuple(indices), counts, np.stack(extents), starts)
+        return ChunkMoves(copy, tuple(indices), counts, np.stack(extents), starts)
 
     @property
     def is_full(self) -> Bools:
@@ -87,7 +87,7 @@ class Moves:
                 facts, full = np.expand_dims(np.where(some, low, 0), axis + 1), np.expand_dims(some, axis)
         return found
 
-    def only(self, indices: Sequence[int]) -> Moves:
+    def only(self, indices: Sequence[int]) -> ChunkMoves:
         """By these indices, in their order: of passes of the others that move the same the first that moves
         anything."""
         order = [self.indices.index(index) for index in indices]
@@ -102,7 +102,7 @@ class Moves:
             own = own.reshape(len(facts), *shape)
             return np.take_along_axis(own, first[None], axis=2)[:, :, 0]
 
-        return Moves(self.copy, tuple(indices), counts, chosen(self.extents), chosen(self.starts))
+        return ChunkMoves(self.copy, tuple(indices), counts, chosen(self.extents), chosen(self.starts))
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,13 @@ class Chunks:
         return sizes_of(self.flow.fill, self.clusters, self.cores)
 
     @cached_property
-    def every_load(self) -> Moves:
+    def every_load(self) -> ChunkMoves:
         """All executions of the load that its numbers tell apart."""
         copy = self.flow.load
-        return Moves.of(copy, by_place(copy, self.sizes, (copy.src_view.data, copy.dst_view.data)), self.sizes)
+        return ChunkMoves.of(copy, by_place(copy, self.sizes, (copy.src_view.data, copy.dst_view.data)), self.sizes)
 
     @cached_property
-    def loaded(self) -> Moves:
+    def loaded(self) -> ChunkMoves:
         """The runs."""
         every = self.every_load
         return every.only(every.told_apart((0, 1)))
@@ -141,11 +141,11 @@ class Chunks:
         return list(self.loaded.indices)
 
     @cached_property
-    def taken(self) -> Moves:
+    def taken(self) -> ChunkMoves:
         """The chunks of all runs, run by run."""
         fill = self.flow.fill
         own = [index for index in by_place(fill, self.sizes, (fill.src_view.data,)) if index not in self.slow]
-        every = Moves.of(fill, [*self.slow, *own], self.sizes)
+        every = ChunkMoves.of(fill, [*self.slow, *own], self.sizes)
         return every.only(every.told_apart((0,), self.slow))
 
     @cached_property
@@ -215,7 +215,7 @@ class Chunks:
         """Where in the buffer the elements of a run lie."""
         return self._at(held, self.loaded, run, 1)
 
-    def _at(self, flat: Array, moves: Moves, number: int, side: int) -> Array:
+    def _at(self, flat: Array, moves: ChunkMoves, number: int, side: int) -> Array:
         """The elements of an execution at a side."""
         size, copy = self.element_bytes, moves.copy
         view = (copy.src_view if side == 0 else copy.dst_view).data

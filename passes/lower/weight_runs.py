@@ -77,7 +77,7 @@ Blocked = tuple[Bytes, Ints]
 
 
 @dataclass(frozen=True)
-class Run:
+class WeightRun:
     """What a load brings: the slots of every kind of chunks, one kind behind the other."""
 
     kinds: tuple[Chunks, ...]
@@ -120,7 +120,7 @@ class Blocks:
     made: dict[Key, tuple[ExternalOp, tuple[Places, ...]]] = field(default_factory=dict)
     """Tensors of blocks by the original and its chunks; with the places of the blocks."""
 
-    def bring(self, flows: Sequence[Flow], is_worth: Callable[[Run], bool]) -> None:
+    def bring(self, flows: Sequence[Flow], is_worth: Callable[[WeightRun], bool]) -> None:
         """Rewrite a load with its fills; StaysRaw where that is not possible, or not worth it with blocks in these
         places."""
         each = [Chunks(flow, self.target.chip.clusters, self.target.cluster.cores) for flow in flows]
@@ -135,7 +135,7 @@ class Blocks:
         key = flows[0].external, tuple(kinds)
         known = self.made.get(key)
         forms, places = self.smallest(list(kinds.values())) if known is None else ([], known[1])
-        run = Run(tuple(kinds.values()), places)
+        run = WeightRun(tuple(kinds.values()), places)
         if not is_worth(run):
             raise StaysRaw("is not smaller")
         external = self.declare(run, forms, key) if known is None else known[0]
@@ -185,7 +185,7 @@ class Blocks:
         ends = np.cumsum([len(each) for each in pieces])
         return compress_all(np.concatenate(pieces), ends, dtype.itemsize, self.codec)
 
-    def declare(self, run: Run, forms: Sequence[Blocked], key: Key) -> ExternalOp:
+    def declare(self, run: WeightRun, forms: Sequence[Blocked], key: Key) -> ExternalOp:
         """The external of a tensor in blocks: its runs one behind the other."""
         original, data = key[0], np.zeros((run.runs, run.run_bytes), np.uint8)
         for chunks, form, places, start in zip(run.kinds, forms, run.places, run.starts, strict=True):
@@ -237,7 +237,7 @@ def _write(data: Bytes, chunks: Chunks, form: Blocked, places: Places) -> None:
             data[run, offsets[slot] : offsets[slot] + end - start] = blocks[start:end]
 
 
-def rewrite_load(run: Run, external: ExternalOp, gates: Sequence[p.Span]) -> None:
+def rewrite_load(run: WeightRun, external: ExternalOp, gates: Sequence[p.Span]) -> None:
     """The load moves slots, in passes in which it moved anything; the buffer holds a run of them."""
     flow, chunks = run.flow, run.chunks
     element, size = flow.load.src_view.data.element, chunks.element_bytes

@@ -23,6 +23,9 @@ from frustum.passes.lower.tree.streams.slices import SlicedLayer
 class Computes(Chains):
     """Writes the layers of computes."""
 
+    handing: frozenset[Tensor]
+    used: int
+
     def compute(self, node: Compute, made: Made, held: Held) -> None:
         own = self.own(node, held)
         for name in node.layers:

@@ -108,6 +108,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     protos = {"open": open_model, "host": host, "int8": integers, "gather": gather, "other": other, "chain": chain}
     edge = Path(targets.path("edge")).read_text().replace("capacity_bytes: 1 GiB", "capacity_bytes: 1024")
     (folder / "small.yaml").write_text(edge)
+    names["uneven"] = folder / "uneven.plan"
+    names["uneven"].write_text(
+        'plan @small for "edge" { for conv.y.o ranges [0, 1, 4] rolling { resident x compute conv }'
+        " compute pool, mean, dense }"
+    )
     names["small"] = folder / "small.yaml"
     for name, proto in protos.items():
         onnx.save(proto, folder / f"{name}.onnx")
@@ -433,7 +438,7 @@ ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {
     NotExchanged: (2, _late),
     AbsentElement: (2, _absent),
     NoAxes: (2, _crossed),
-    NotLowered: (2, lambda files: frustum.compile(files.model, target="manycore", policy="tree")),
+    NotLowered: (2, lambda files: frustum.compile(files.model, target="edge", policy="tree", plan=files.uneven)),
     DoesNotFit: (4, lambda files: frustum.compile(files.model, _small(files))),
     OrderDoesNotFit: (4, lambda files: frustum.compile(
         files.chain, machine(1, 4, sram=16 << 10), policy="optimal", order="checkerboard", borders="exchange")),

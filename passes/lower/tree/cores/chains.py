@@ -44,6 +44,8 @@ class Chains(Streaming):
 
     handing: frozenset[Tensor]
     later: int
+    most: int
+    used: int
 
     def chains_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Iterator[CoreChain]:
         """Chains that begin with the first of these layers and take fewer cycles than their layers one by one: the
