@@ -140,7 +140,7 @@ def _is_small(way: ws.Flow) -> bool:
     return prod(fill.box.data.extent) * ELEMENT_BYTES[fill.src_view.data.element] < SMALL
 
 
-def is_smaller(run: wr.Run) -> bool:
+def is_smaller(run: wr.WeightRun) -> bool:
     """Whether less is moved and held than without blocks."""
     is_less = run.run_bytes * run.runs < run.chunks.loaded_bytes
     return is_less and run.run_bytes <= run.flow.held.bytes.value.data

@@ -85,7 +85,7 @@ def _note(module: ModuleOp, weights: list[ExternalOp], spread: int) -> None:
 def _bring(flow: ws.Flow | None, blocks: wr.Blocks, target: Target) -> None:
     """Raw weights into slots, if they will then be shared."""
 
-    def is_worth(run: wr.Run) -> bool:
+    def is_worth(run: wr.WeightRun) -> bool:
         (places,) = run.places
         held_bytes, offset = run.flow.held.bytes.value.data, places.offset(run.chunks)
         return _is_worth(run.flow, places.slot_bytes, places.run_bytes, target, held_bytes, offset)

@@ -130,8 +130,6 @@ class PartWriter:
     is 1 or more where passes of a loop in the cores have reduced something.
     """
 
-    stays: bool
-    lateness: int
     scratch: tuple[Fetched, ...]
     begun: Affine | None
 
@@ -307,7 +305,8 @@ class PartWriter:
             self.level = sums.levels[0]
         else:
             self.is_continued = True
-            self.clear(Affine(1) - passes_before(levels))
+            begins = passes_before(levels) * -1  # zeros are written where this is 0
+            write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0, begins)
         for place in self.part.targets if levels or begun is None else ():
             self.move(place.wide(), "in", begun, self.acc)
         if self.part.running is not None:
@@ -338,11 +337,6 @@ class PartWriter:
     def when(self) -> tuple[Affine, ...]:
         """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
         return () if self.layer.macs else self.part.reached(self.code)
-
-    def clear(self, passes: Affine) -> None:
-        """Zeros in the sums of a piece, where this number is 1."""
-        assert self.acc is not None
-        write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0, passes - 1)
 
     def finish(self) -> None:
         """Makes the result of a piece of its sums."""
