@@ -261,9 +261,17 @@ class PartWriter:
     def begin(self, copies: int, of_scratch: int, *, is_summed: bool = False) -> None:
         """The same, so many of each, with what passes before have made; `is_summed`: a loop that follows, and is none
         of the part's own, adds to the sums."""
-        element = self.part.elements[self.layer.result]
-        self.out: Fetched = self.buffer(element, copies)
+        self.take_room(copies, of_scratch)
+        self.go_on_from(copies, is_summed=is_summed)
+
+    def take_room(self, copies: int, of_scratch: int) -> None:
+        """Buffers of the result, and further ones."""
+        self.out: Fetched = self.buffer(self.part.elements[self.layer.result], copies)
         self.scratch = tuple(self.free(each, of_scratch) for each in self.kernel.scratch)
+
+    def go_on_from(self, copies: int, *, is_summed: bool = False) -> None:
+        """What passes before have made, and where sums go on."""
+        element = self.part.elements[self.layer.result]
         self.move_running("in")
         self.acc: Fetched | None = None
         is_summed = is_summed or any(loop.axis in self.summed for loop in self.loops)

@@ -88,8 +88,7 @@ class ChainWriter:
         for number, at in enumerate(stages):
             with code.at_stage(at - (1 if is_in_loop and at else 0)):
                 self.arrive(number, moving[number], 2)
-            with code.at_stage(at):
-                self.begin(number, is_in_loop=is_in_loop)
+            self.take_room(number, is_in_loop=is_in_loop)
         for number in sorted(range(len(stages)), key=lambda number: -stages[number]):
             with code.at_stage(stages[number]):
                 self.link(number)
@@ -101,12 +100,16 @@ class ChainWriter:
         """Whether sums of a layer go on over the innermost loop."""
         return bool(self.chain.summed) and number == len(self.writers) - 1
 
-    def begin(self, number: int, *, is_in_loop: bool) -> None:
+    def copies(self, number: int) -> int:
+        """Of the buffer of a result."""
+        return self.chain.copies(number, leaves=number in self.leaving)
+
+    def take_room(self, number: int, *, is_in_loop: bool) -> None:
         """Buffers of a piece, and where it takes what lies in the core."""
         writer = self.writers[number]
         self.code.layer = self.numbers[number]
         if not self.is_sum(number):
-            writer.begin(self.chain.copies(number, leaves=number in self.leaving), 1 + is_in_loop)
+            writer.take_room(self.copies(number), 1 + is_in_loop)
         self.share_running(writer)
         for tensor, buffer in self.outs.items():
             for want in wants_of(writer.kernel, tensor):
@@ -118,6 +121,8 @@ class ChainWriter:
         """A piece of a layer: what it takes has come, or lies in the core already."""
         code, writer = self.code, self.writers[number]
         code.layer = self.numbers[number]
+        if not self.is_sum(number):
+            writer.go_on_from(self.copies(number))
         if self.is_sum(number) and self.running:
             writer.kernel.rescale(code, writer.work())
         writer.kernel.write(code, writer.work())

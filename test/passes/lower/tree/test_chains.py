@@ -42,8 +42,14 @@ def gated(net):
     return net.binary("mul", net.unary("tanh", y), net.unary("sigmoid", y))
 
 
+def many_keys(net):
+    """Of a head, more keys than the weights of a core hold."""
+    q, k, v = net.input(1, 128, 32), net.input(1, 512, 32), net.input(1, 512, 32)
+    return net.layer(g.AttentionOp(q, k, v, None, heads=(1, 1), sizes=(32, 32), scale=0.2, is_merged=True))
+
+
 NETS = (
-    windows, gated, read_elsewhere, softmaxes, plan_nets.attention, plan_nets.residual, plan_nets.conv_stack,
+    windows, many_keys, gated, read_elsewhere, softmaxes, plan_nets.attention, plan_nets.residual, plan_nets.conv_stack,
     plan_nets.pools, plan_nets.unet,
 )  # fmt: skip
 
@@ -64,12 +70,13 @@ def test_values_and_bytes(build, cores):
 
 
 def test_chains_take_fewer_cycles(monkeypatch):
-    found, cycles = in_one_compute(gated), list[int]()
+    """Of attention whose keys come in pieces: products and powers are made at the same time."""
+    found, cycles = in_one_compute(many_keys), list[int]()
     for longest in (1, chains.LONGEST):
         monkeypatch.setattr(chains, "LONGEST", longest)
         executable = lowered_plans.executable_of(found.module, found.plan, lowered_plans.machine())
         cycles.append(Machine(executable).run(found.inputs, "timing").timeline.total_cycles)
-    assert cycles[1] < cycles[0]
+    assert cycles[1] < 0.7 * cycles[0]
 
 
 # ------------------------------------------------------------ by hand
