@@ -90,6 +90,12 @@ class LayerPart:
         return writer
 
     @property
+    def waiting(self) -> Element:
+        """The type in which sums wait between passes."""
+        (found,) = {place.wide().element for place in self.targets}
+        return found
+
+    @property
     def joined(self) -> list[Axis]:
         """What passes of loops outside reduce part by part."""
         layer = self.kernel.layer
@@ -113,6 +119,10 @@ class LayerPart:
             ends += [] if span.limit is None else [span.limit - span.start, span.limit]
             found += [each for each in ends if code.extremes(each)[0] < 1]
         return tuple(found)
+
+    def when(self, code: Code) -> tuple[Affine, ...]:
+        """The same; none of products, which add nothing where there is nothing."""
+        return () if self.kernel.layer.macs else self.reached(code)
 
 
 @dataclass(frozen=True)
@@ -301,7 +311,7 @@ class PartWriter:
         too, add to the sums, these begin as zeros.
         """
         sums, element = self.part.sums, self.part.elements[self.layer.result]
-        wide = self.waiting()
+        wide = self.part.waiting
         if wide in INTEGER_TYPES and wide != ACCUMULATORS.get(self.element_of(0)):
             raise NotLowered(f"{self.layer.name}: sums of integers that wait as {wide}")
         self.acc = self.out if wide == element else self.buffer(wide, copies)
@@ -322,9 +332,9 @@ class PartWriter:
 
     def reduce_on(self, is_summed: bool) -> None:
         """What earlier passes have reduced, to be joined with what this one makes."""
-        element, wide = self.part.elements[self.layer.result], self.waiting()
+        element, wide = self.part.elements[self.layer.result], self.part.waiting
         waits = wide != element
-        if waits and (wide != "f32" or self.when()):
+        if waits and (wide != "f32" or self.part.when(self.code)):
             raise NotLowered(f"{self.layer.name}: sums that wait as {wide}, or in passes that have nothing to reduce")
         if is_summed or waits:
             self.acc = self.out if element == "f32" else self.buffer("f32", 1)
@@ -332,19 +342,10 @@ class PartWriter:
         for place in self.part.targets:
             self.move(place.wide(), "in", self.part.begun(self.code), self.before)
 
-    def waiting(self) -> Element:
-        """The type in which sums wait between passes."""
-        (found,) = {place.wide().element for place in self.part.targets}
-        return found
-
     @property
     def waits(self) -> bool:
         """Whether sums wait in another type than the result's."""
-        return bool(self.part.sums.levels) and self.waiting() != self.out.element
-
-    def when(self) -> tuple[Affine, ...]:
-        """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
-        return () if self.layer.macs else self.part.reached(self.code)
+        return bool(self.part.sums.levels) and self.part.waiting != self.out.element
 
     def finish(self) -> None:
         """Makes the result of a piece of its sums."""
@@ -381,7 +382,7 @@ class PartWriter:
 
     def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
         """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""
-        wanted = [*(() if passes is None else (passes,)), *self.when()]
+        wanted = [*(() if passes is None else (passes,)), *self.part.when(self.code)]
         for k in range(self.kernel.planes):
             self.carry(place.plane(k), way, (held or self.out).plane(k), self.layer.result.axes, wanted)
 

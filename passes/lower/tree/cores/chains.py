@@ -156,10 +156,28 @@ class Chains(Streaming):
                 return None
             level = self.code.depth + len(order) - 1
             makes_anew = any(not self.moving_axes(layer, found, level) for layer in layers[:-1]) if axis else False
-            return None if makes_anew else found
+            own = (layer for layer in layers[:-1] if layer.result in leaving)
+            is_whole = all(self.is_covered(layer, found, made, chain) for layer in own)
+            return found if is_whole and not makes_anew else None
 
         leaving = frozenset(layer.result for layer in layers if self.leaves_core(layer, layers))
         return ChainChoice(self.code, ways, part, made, self.elements, leaving, bool(self.code.depth), axis).best()
+
+    def is_covered(self, layer: Layer, parts: Made, made: Made, chain: CoreChain) -> bool:
+        """Whether the pieces of a layer in a chain are all of its result."""
+        for axis in layer.result.axes:
+            piece, whole = span_of(parts[layer.name], axis), span_of(made[layer.name], axis)
+            levels = enumerate(chain.counts, self.code.depth)
+            moves = [(step_at(piece, level), count) for level, count in levels] + [(piece.start.core, self.code.cores)]
+            reach = piece.extent
+            for step, count in sorted(moves):
+                if step > reach:
+                    return False
+                reach += step * (count - 1)
+            before = whole.start - piece.start
+            if before.base < 0 or reach - before.base < whole.extent:
+                return False
+        return True
 
     def moving_axes(self, layer: Layer, parts: Made, level: int) -> list[Axis]:
         """Axes of a layer's result that a loop moves."""

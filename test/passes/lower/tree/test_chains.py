@@ -76,7 +76,7 @@ def test_chains_take_fewer_cycles(monkeypatch):
         monkeypatch.setattr(chains, "LONGEST", longest)
         executable = lowered_plans.executable_of(found.module, found.plan, lowered_plans.machine())
         cycles.append(Machine(executable).run(found.inputs, "timing").timeline.total_cycles)
-    assert cycles[1] < 0.7 * cycles[0]
+    assert cycles[1] < 0.9 * cycles[0]
 
 
 # ------------------------------------------------------------ by hand
