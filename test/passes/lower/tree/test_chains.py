@@ -42,15 +42,30 @@ def gated(net):
     return net.binary("mul", net.unary("tanh", y), net.unary("sigmoid", y))
 
 
-def many_keys(net):
-    """Of a head, more keys than the weights of a core hold."""
-    q, k, v = net.input(1, 128, 32), net.input(1, 512, 32), net.input(1, 512, 32)
-    return net.layer(g.AttentionOp(q, k, v, None, heads=(1, 1), sizes=(32, 32), scale=0.2, is_merged=True))
+def many_keys(net, rows=128, keys=512, heads=1, mask=None, **numbers):
+    """More keys than the weights of a core hold."""
+    q, k, v = (net.input(1, count, heads * 32) for count in (rows, keys, keys))
+    sizes = {"heads": (heads, heads), "sizes": (32, 32), "scale": 0.2, "is_merged": True}
+    return net.layer(g.AttentionOp(q, k, v, mask, **sizes, **numbers))
+
+
+def causal_keys(net):
+    """The first rows of queries see few of them."""
+    return many_keys(net, 70, 300, 2, causal_from=230)
+
+
+def masked_keys(net):
+    return many_keys(net, 64, 250, mask=net.input(1, 1, 64, 250))
+
+
+def hidden_channels(net):
+    """Sums of the second product over channels that the first one makes."""
+    return plan_nets.product(net, net.unary("tanh", plan_nets.product(net, net.input(60, 24), 700)), 20)
 
 
 NETS = (
-    windows, many_keys, gated, read_elsewhere, softmaxes, plan_nets.attention, plan_nets.residual, plan_nets.conv_stack,
-    plan_nets.pools, plan_nets.unet,
+    windows, many_keys, causal_keys, masked_keys, hidden_channels, gated, read_elsewhere, softmaxes,
+    plan_nets.attention, plan_nets.residual, plan_nets.conv_stack, plan_nets.pools, plan_nets.unet,
 )  # fmt: skip
 
 
