@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 from xdsl.ir import Block
 
+from frustum.dialects.axes.access import Affine as Position
+from frustum.dialects.axes.access import Guard, Piece
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import Layer
@@ -29,6 +31,7 @@ from frustum.passes.lower.tree.fetch import Gate
 from frustum.passes.lower.tree.layouts import Order, steps_of
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import (
+    FAR,
     NotLowered,
     Spans,
     end,
@@ -293,11 +296,34 @@ class LoopSpans(Ranged):
             for piece in operand.pieces:
                 box = {}
                 for axis, position in piece.by_leaf:
-                    is_all = operand.is_all or position is None
-                    box[axis] = Span(ZERO, axis.extent, axis.extent) if is_all or position is None else through(
-                        position, axis.extent, spans
-                    )
+                    if operand.is_all or position is None:
+                        box[axis] = Span(ZERO, axis.extent, axis.extent)
+                        continue
+                    inner = (other for other in operand.pieces if other.tensor is piece.tensor and other is not piece)
+                    beside = (through(own, axis.extent, spans) for own in self.beside(axis, piece, inner, spans))
+                    box[axis] = next(beside, None) or through(position, axis.extent, spans)
                 yield piece.tensor, box
+
+    def beside(self, axis: Axis, piece: Piece, others: Iterable[Piece], spans: Spans) -> Iterator[Position]:
+        """Positions of other pieces that have, in each pass in which this one is read, what it reads along an axis:
+        padding by edges, or by what is mirrored there."""
+        own = dict(piece.by_leaf)[axis]
+        for other in others:
+            inner = dict(other.by_leaf)[axis]
+            if inner is None or not inner.is_linear or not inner.terms:
+                continue
+            for guard in piece.guards:
+                reach = None if own is None or guard.fill is not None else read_through(own, guard)
+                if reach is None or dict(guard.position.refined().terms) != dict(inner.refined().terms):
+                    continue
+                span, apart = through(inner, FAR, spans), inner.offset - guard.position.offset
+                first = self.code.extremes(span.start)[1]
+                last = min(self.code.extremes(each - 1)[0] for each in (end(span), span.limit) if each is not None)
+                last += sum(factor * before_any(span_of(spans, a)) for a, factor in inner.refined().terms)
+                is_low = guard.stop + apart <= reach[0] + 1 and last >= reach[1]
+                is_high = guard.start + apart >= reach[1] and first <= reach[0]
+                if span.extent < FAR and (is_low or is_high):
+                    yield inner
 
     def box_of(self, tensor: Tensor, names: Iterable[str], made: Made) -> dict[Axis, Span]:
         """What layers touch of a tensor, all together; of no position where they touch nothing."""
@@ -311,6 +337,28 @@ class LoopSpans(Ranged):
                 for axis, span in box.items():
                     found[axis].append(span)
         return {axis: hull(spans) if spans else Span(ZERO, 0, axis.extent) for axis, spans in found.items()}
+
+
+def before_any(span: Span) -> int:
+    """How far a loop moves a span before it has any position."""
+    steps, beyond = [each for each in span.start.loops if each], end(span).base
+    if beyond > 0 or len(steps) != 1 or steps[0] < 0 or span.start.core or span.start.cluster:
+        return 0
+    return ceil_div(1 - beyond, steps[0]) * steps[0]
+
+
+def read_through(position: Position, guard: Guard) -> tuple[int, int] | None:
+    """The first and the last position that is read where a guard holds; None where others decide."""
+    terms, guarded = dict(position.refined().terms), dict(guard.position.refined().terms)
+    if not position.is_linear or not guard.position.is_linear:
+        return None
+    if not terms:
+        return position.offset, position.offset
+    for sign in (1, -1):
+        if terms == {axis: sign * factor for axis, factor in guarded.items()}:
+            ends = [sign * (each - guard.position.offset) + position.offset for each in (guard.start, guard.stop - 1)]
+            return min(ends), max(ends)
+    return None
 
 
 def scaled_edges(edges: Sequence[int], extent: int, of: int) -> list[int]:

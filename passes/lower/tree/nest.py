@@ -37,11 +37,9 @@ from frustum.passes.lower.tree.fetch import (
 )
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Scratch, Want, Work, coordinate
 from frustum.passes.lower.tree.places import Place, transfer
-from frustum.passes.lower.tree.spans import NotLowered, end, span_of, step_at, through
+from frustum.passes.lower.tree.spans import FAR, NotLowered, end, span_of, step_at, through
 
 INTEGER_TYPES = frozenset(element for element in ELEMENT_BYTES if element.startswith("i"))
-FAR = 1 << 30
-"""More positions than any axis has."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from frustum.dialects.isa.program import ZERO, Affine, Span
 
 Spans: TypeAlias = Mapping[Axis, Span]
 """Of a layer's axes; one that is not named is whole."""
+FAR = 1 << 30
+"""More positions than any axis has."""
 CLUSTERS = -1
 """The level of loops whose passes clusters make at the same time: their index is the cluster's number."""
 Extremes: TypeAlias = Callable[[Affine], tuple[int, int]]

@@ -12,8 +12,7 @@ from frustum.dialects.isa.program import Affine
 from frustum.passes.lower.tree.fetch import FetchDim, Fetched
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.windows import factor_of
-from frustum.passes.lower.tree.nest import FAR
-from frustum.passes.lower.tree.spans import NotLowered, Spans, through
+from frustum.passes.lower.tree.spans import FAR, NotLowered, Spans, through
 
 
 def wants_of(kernel: Kernel, tensor: Tensor) -> list[Want]:
