@@ -280,14 +280,15 @@ class PartWriter:
     def go_on_from(self, copies: int, *, is_summed: bool = False) -> None:
         """What passes before have made, and where sums go on."""
         element = self.part.elements[self.layer.result]
-        self.move_running("in")
+        if not is_summed:
+            self.move_running("in")
         self.acc: Fetched | None = None
         is_summed = is_summed or any(loop.axis in self.summed for loop in self.loops)
         if is_summed and not self.part.sums.levels:
             wide: Element = ACCUMULATORS.get(self.element_of(0), "f32") if self.layer.macs else "f32"
             self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
         if self.part.sums.levels and self.layer.macs:
-            self.go_on(copies)
+            self.go_on(copies, is_summed)
         elif self.part.sums.levels and self.part.running is None:
             self.reduce_on(is_summed)
 
@@ -302,7 +303,7 @@ class PartWriter:
         buffer = self.code.allocate("nram", size, 1 if scratch.plane is None else copies)
         return Fetched(buffer, element, dims)
 
-    def go_on(self, copies: int) -> None:
+    def go_on(self, copies: int, is_summed: bool) -> None:
         """Sums that earlier passes have begun, from where they wait; in the first pass there are none.
 
         Over one loop the matrix unit begins with nothing in its first pass by itself.  Where several loops, or pieces
@@ -317,7 +318,7 @@ class PartWriter:
         begun: Affine | None = passes_before(levels)
         if sums.start is not None:
             self.is_continued, begun = True, None
-        elif len(sums.levels) == 1 and not any(loop.axis in self.summed for loop in self.loops):
+        elif len(sums.levels) == 1 and not is_summed:
             self.level = sums.levels[0]
         else:
             self.is_continued = True
@@ -325,7 +326,7 @@ class PartWriter:
             write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0, begins)
         for place in self.part.targets if levels or begun is None else ():
             self.move(place.wide(), "in", begun, self.acc)
-        if self.part.running is not None:
+        if self.part.running is not None and not is_summed:
             self.kernel.rescale(self.code, self.work())
 
     def reduce_on(self, is_summed: bool) -> None:

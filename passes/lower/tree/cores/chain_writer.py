@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Affine
@@ -18,7 +18,7 @@ from frustum.passes.lower.tree.cores.chain_choice import CoreChain
 from frustum.passes.lower.tree.cores.links import as_operand, wants_of
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.kernel import Want
-from frustum.passes.lower.tree.nest import PartWriter
+from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Sums
 from frustum.passes.lower.tree.spans import span_of, step_at
 
 
@@ -67,18 +67,43 @@ class ChainWriter:
         with code.at_stage(code.stage + is_in_loop):
             code.layer = self.numbers[-1]
             last.begin(1 + is_in_loop, 1, is_summed=True)
-            last.level = level
+            parts = [writer.part for writer in self.writers]
             for writer in self.writers:
-                writer.begun = begun
-                for scratch in writer.kernel.scratch:
-                    if scratch.plane is not None and scratch.is_read and scratch.is_written:
-                        self.running[scratch.plane] = writer.free(scratch, 1)
+                writer.begun = begun if writer.part.running is None else writer.part.begun(code) + begun
+                self.keep_running(writer)
+            self.move_running(parts, "in")
+            sums = last.part.sums
+            if sums.levels:
+                both = Sums((*sums.levels, level), (*sums.counts, self.chain.counts[-1]))
+                last.part = replace(last.part, sums=both)
+            else:
+                last.level = level
             with code.repeat(self.chain.counts[-1]):
                 self.links(inner, is_in_loop=True)
+            for writer, part in zip(self.writers, parts, strict=True):
+                writer.part = part
+            self.move_running(parts, "out")
             code.layer = self.numbers[-1]
             last.finish()
             with code.at_stage(code.stage + is_in_loop):
                 last.leave()
+
+    def keep_running(self, writer: PartWriter) -> None:
+        """Numbers of an online reduction stay in the cores."""
+        for scratch in writer.kernel.scratch:
+            if scratch.plane is not None and scratch.is_read and scratch.is_written:
+                self.running[scratch.plane] = writer.free(scratch, 1)
+        is_last = writer is self.writers[-1]
+        writer.part = replace(writer.part, running=None, sums=writer.part.sums if is_last else Sums())
+
+    def move_running(self, parts: Sequence[LayerPart], way: str) -> None:
+        """The numbers that stay from where they wait for passes of the plan's loops, or back."""
+        for number, (writer, part) in enumerate(zip(self.writers, parts, strict=True)):
+            self.code.layer, place = self.numbers[number], part.running
+            for scratch in writer.kernel.scratch if place is not None else ():
+                if place is not None and scratch.plane in self.running and scratch.is_read and scratch.is_written:
+                    held, begun = self.running[scratch.plane], [part.begun(self.code)] if way == "in" else []
+                    writer.carry(place.plane(scratch.plane), way, held, scratch.axes, begun)
 
     def links(self, moving: Sequence[Sequence[Want]], *, is_in_loop: bool) -> None:
         """A piece of each layer, in the innermost loop.  The last one stands first: in a pass each makes what the one

@@ -124,7 +124,7 @@ class Chains(Streaming):
 
     def summed(self, last: Layer, made: Made) -> list[Axis]:
         """Axes along which sums of a layer may go on in the cores."""
-        if not last.macs or self.running(last) is not None or self.sum_levels(last, made):
+        if not last.macs or (self.running(last) is None and self.sum_levels(last, made)):
             return []
         own = (axis for axis in last.combine if axis not in last.result.axes and not axis.is_tap)
         return [axis for axis in own if span_of(made[last.name], axis).extent > 1]
@@ -137,7 +137,8 @@ class Chains(Streaming):
         found = list[list[Kernel]]()
         for number, layer in enumerate(layers):
             is_weighed = online is not None and (layer is online or online.result in self.read_by(layer.name))
-            kernels = kernels_of(layer, running=running, is_divided=False) if is_weighed else self.kernels(layer)
+            is_own = is_weighed and self.running(layer) is None  # no loop of the plan cuts it
+            kernels = kernels_of(layer, running=running, is_divided=False) if is_own else self.kernels(layer)
             earlier = [each.result for each in layers[:number]]
             found.append([k for k in kernels if all(reads_in_core(k, tensor) for tensor in earlier)])
         return found
