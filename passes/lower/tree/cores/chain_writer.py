@@ -93,8 +93,8 @@ class ChainWriter:
         for scratch in writer.kernel.scratch:
             if scratch.plane is not None and scratch.is_read and scratch.is_written:
                 self.running[scratch.plane] = writer.free(scratch, 1)
-        is_last = writer is self.writers[-1]
-        writer.part = replace(writer.part, running=None, sums=writer.part.sums if is_last else Sums())
+        if writer is not self.writers[-1]:
+            writer.part = replace(writer.part, running=None, sums=Sums())
 
     def move_running(self, parts: Sequence[LayerPart], way: str) -> None:
         """The numbers that stay from where they wait for passes of the plan's loops, or back."""

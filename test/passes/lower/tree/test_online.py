@@ -1,10 +1,14 @@
 """Attention of which loops cut the keys: softmax and what it weighs are joined over passes."""
 
+import math
+
 import lowered_plans
 import pytest
 from lowered_plans import case
 
 from frustum.dialects import graph as g
+from frustum.passes.lower.tree.cores import chains
+from frustum.passes.lower.tree.cores.chain_writer import ChainWriter
 
 HEADS = {"heads": (4, 4), "sizes": (8, 8), "scale": 0.5}
 
@@ -59,3 +63,24 @@ def test_keys_are_cut(build, name):
     text = text.replace("x0.1", {grouped: "x0.2", masked: "x1.1"}.get(build, "x0.1"))
     moved, claimed = lowered_plans.check_lowered(case(build, text), lowered_plans.machine())
     assert moved == claimed
+
+
+@pytest.mark.parametrize(("keys", "step"), [(300, 128), (130, 128)])
+def test_pieces_of_the_last_pass_that_have_no_keys(keys, step, monkeypatch):
+    """In a loop over keys in the cores: what they make of the sums of passes before is nothing."""
+    monkeypatch.setattr(chains, "PAYS", math.inf)
+    written, write = [], ChainWriter.write
+
+    def noted(self):
+        write(self)
+        written.append(self.chain.summed)
+
+    monkeypatch.setattr(ChainWriter, "write", noted)
+    one_head = attention_with(keys=keys, heads=(1, 1), sizes=(32, 32))
+    found = case(one_head, PLANS["keys"].replace("step 8", f"step {step}"))
+    moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine())
+    assert moved == claimed and any(written)
+
+
+def attention_with(**numbers):
+    return lambda net: attention(net, **numbers)
