@@ -13,7 +13,7 @@ from frustum.dialects import isa
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import MAX_LOOPS, ZERO, Affine, Instruction, Memory, Span
 from frustum.dialects.target import Target
-from frustum.passes.lower.tree.spans import NotLowered, extremes
+from frustum.passes.lower.tree.spans import NotLowered, end, extremes
 
 
 class Code:
@@ -123,6 +123,10 @@ class Code:
     def _is_beyond(self, span: Span) -> bool:
         assert span.limit is not None
         return self.extremes(span.limit - span.start)[0] >= span.extent
+
+    def is_passed(self, span: Span, reach: int) -> bool:
+        """Whether pieces that reach over so many positions go beyond a span, where there are positions."""
+        return reach > span.extent and self.extremes(end(span))[0] < span.bound
 
     def plain(self, span: Span) -> Span:
         """The span without a limit that cuts nothing."""

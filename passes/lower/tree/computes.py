@@ -12,7 +12,6 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.chains import Chains
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import Made
@@ -33,10 +32,10 @@ class Computes(Chains):
             if self.layers[name].result is not known and known in own and self.fits_at_once(name, own, made):
                 self.at_once.add(known)
         last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
-        done, self.handing, states = 0, frozenset(own), list[Tensor]()
-        for number, name in enumerate(node.layers):
-            made_before = {self.layers[each].result for each in node.layers[:number]}
-            states += (self.read_by(name) & self.carried.keys()) - made_before
+        done, self.handing, states, earlier = 0, frozenset(own), list[Tensor](), set[Tensor]()
+        for name in node.layers:
+            states += (self.read_by(name) & self.carried.keys()) - earlier
+            earlier.add(self.layers[name].result)
         self.hand_on(node, states, own, made, last)
         for number, name in enumerate(node.layers):
             layer = self.layers[name]
@@ -129,10 +128,7 @@ class Computes(Chains):
     def bytes_handed(self, layers: Sequence[Layer], made: Made) -> int:
         """Bytes of SRAM for results of layers that others of the compute read."""
         boxes = ((layer.result, self.box_of(layer.result, [layer.name], made)) for layer in layers)
-        return sum(
-            math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
-            for tensor, box in boxes
-        )  # fmt: skip
+        return sum(self.size_of(tensor, box) for tensor, box in boxes)
 
     def write(self, names: Sequence[str], made: Made) -> None:
         """Layers: with slices of what is streamed, where something is."""

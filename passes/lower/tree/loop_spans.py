@@ -305,8 +305,8 @@ class LoopSpans(Ranged):
                 yield piece.tensor, box
 
     def beside(self, axis: Axis, piece: Piece, others: Iterable[Piece], spans: Spans) -> Iterator[Position]:
-        """Positions of other pieces that have, in each pass in which this one is read, what it reads along an axis:
-        padding by edges, or by what is mirrored there."""
+        """Positions of other pieces whose span along an axis includes, in every pass that reads this piece, what it
+        reads there: so it is with edge and reflect padding."""
         own = dict(piece.by_leaf)[axis]
         for other in others:
             inner = dict(other.by_leaf)[axis]

@@ -182,7 +182,7 @@ class PartWriter:
         if self.part.pieces.dealt is axis:
             start += Affine(core=extent)
         limit = own.limit
-        if loop.count * loop.step > own.extent and self.code.extremes(end(own))[0] < own.bound:
+        if self.code.is_passed(own, loop.count * loop.step):
             if limit is not None and self.code.plain(own).limit is not None:
                 raise NotLowered(f"{self.layer.name}: pieces of {axis.name} with two ends")
             limit = end(own)

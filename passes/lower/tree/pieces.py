@@ -395,7 +395,7 @@ class PieceChoice(PieceCosts):
         if dealt is not None:
             base[dealt] = -(-base[dealt] // self.code.cores)
         ranked = sorted(self.free, key=lambda axis: -base[axis])
-        ways = [self.even(axis, _halves(base[axis]) if k < CUT else [base[axis], 1]) for k, axis in enumerate(ranked)]
+        ways = [self.even(axis, halves(base[axis]) if k < CUT else [base[axis], 1]) for k, axis in enumerate(ranked)]
         grid = np.meshgrid(*(np.array(way, np.int64) for way in ways), indexing="ij") if ways else []
         size = grid[0].size if grid else 1
         found = {axis: np.full(size, base[axis], np.int64) for axis in self.axes}
@@ -467,7 +467,8 @@ class PieceChoice(PieceCosts):
         return self.extents[axis] % step != 0
 
 
-def _halves(extent: int) -> list[int]:
+def halves(extent: int) -> list[int]:
+    """An extent, and each half of the one before, down to one position."""
     found = list[int]()
     while extent > 1:
         found.append(extent)

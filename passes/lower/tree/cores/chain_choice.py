@@ -23,16 +23,15 @@ from frustum.dialects.isa.program import ELEMENT_BYTES, Element, Span
 from frustum.dialects.target.durations import vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
+from frustum.passes.lower.tree.cores.links import tensors_of, wants_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.pieces import Extents, PieceCosts
+from frustum.passes.lower.tree.pieces import Extents, PieceCosts, halves
 from frustum.passes.lower.tree.spans import Spans, span_of, step_at
 
 CUT = 2
 """A chain's pieces are cut along so many axes of the last result, the longest. 2026-11-28."""
-SUM_BYTES = 4
-"""Of a sum that goes on in a core."""
 PIECES = 4096
 """More pieces than this a core does not make of one chain. 2026-11-28."""
 
@@ -64,17 +63,12 @@ class CoreChain:
         if not self.counts:
             return 1
         made, stages = self.kernels[number].layer.result, self.stages
-        readers = [k for k, kernel in enumerate(self.kernels) if k > number and made in tensors_of(kernel)]
+        readers = [k for k, kernel in enumerate(self.kernels) if k > number and wants_of(kernel, made)]
         return 1 + max([int(leaves), *(stages[k] - stages[number] for k in readers)])
 
 
 def is_on_matrix(kernel: Kernel) -> bool:
     return isinstance(kernel, ProductKernel) and not kernel.on_vector
-
-
-def tensors_of(kernel: Kernel) -> set[Tensor]:
-    """What a kernel takes."""
-    return {piece.tensor for want in kernel.wants for piece in kernel.layer.operands[want.operand].pieces}
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,7 @@ class ChainChoice:
     ) -> Iterator[CoreChain]:  # fmt: skip
         """Of these axes all extents, by halves."""
         own = {axis: ceil_div(whole[axis].extent, self.code.cores if axis is dealt else 1) for axis in cut}
-        for extents in itertools.product(*(_halves(own[axis]) for axis in cut)):
+        for extents in itertools.product(*(halves(own[axis]) for axis in cut)):
             found = dict(zip(cut, extents, strict=True))
             counts = {axis: ceil_div(own[axis], found[axis]) for axis in cut}
             if math.prod(counts.values()) > PIECES:
@@ -187,7 +181,7 @@ class ChainAccount:
         self.engines["matrix" if is_on_matrix(kernel) else "vector"] += computing
         self.first += computing
         for want in kernel.wants:
-            if not any(piece.tensor in self.made for piece in layer.operands[want.operand].pieces):
+            if self.made.isdisjoint(tensors_of(layer, want)):
                 self.operand(costs, want, extents, spans, whole)
         for scratch in kernel.scratch:
             element = scratch.element or elements[layer.operands[0].pieces[0].tensor]
@@ -200,9 +194,9 @@ class ChainAccount:
         if self.chain.summed and number == len(self.chain.kernels) - 1:
             times = 1 / self.inner
             points = math.prod(spans[axis].extent for axis in layer.result.axes)
-            self.room["nram"] += points * SUM_BYTES
+            self.room["nram"] += points * ELEMENT_BYTES["f32"]
             if kernel.scratch:  # sums of passes before are weighed anew
-                self.engines["vector"] += _number(vector_cycles(core.vector, 1, points, SUM_BYTES))
+                self.engines["vector"] += _number(vector_cycles(core.vector, 1, points, ELEMENT_BYTES["f32"]))
         if leaves:
             port = _number(costs.crossing(size, costs.run_out(extents))[1]) * self.code.cores
             latency = self.code.target.cluster.sram.latency_cycles
@@ -236,9 +230,3 @@ def is_moved(want: Want, spans: Spans, whole: Spans) -> bool:
 def _number(value: Any) -> float:
     return float(np.asarray(value).item())
 
-
-def _halves(extent: int) -> list[int]:
-    found = [extent]
-    while found[-1] > 1:
-        found.append(ceil_div(found[-1], 2))
-    return found

@@ -15,7 +15,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Affine
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.cores.chain_choice import CoreChain
-from frustum.passes.lower.tree.cores.links import as_operand, wants_of
+from frustum.passes.lower.tree.cores.links import as_operand, tensors_of, wants_of
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.kernel import Want
 from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Sums
@@ -91,7 +91,7 @@ class ChainWriter:
     def keep_running(self, writer: PartWriter) -> None:
         """Numbers of an online reduction stay in the cores."""
         for scratch in writer.kernel.scratch:
-            if scratch.plane is not None and scratch.is_read and scratch.is_written:
+            if scratch.is_kept and scratch.plane is not None:
                 self.running[scratch.plane] = writer.free(scratch, 1)
         if writer is not self.writers[-1]:
             writer.part = replace(writer.part, running=None, sums=Sums())
@@ -100,8 +100,8 @@ class ChainWriter:
         """The numbers that stay from where they wait for passes of the plan's loops, or back."""
         for number, (writer, part) in enumerate(zip(self.writers, parts, strict=True)):
             self.code.layer, place = self.numbers[number], part.running
-            for scratch in writer.kernel.scratch if place is not None else ():
-                if place is not None and scratch.plane in self.running and scratch.is_read and scratch.is_written:
+            for scratch in writer.kernel.scratch:
+                if place is not None and scratch.is_kept and scratch.plane is not None:
                     held, begun = self.running[scratch.plane], [part.begun(self.code)] if way == "in" else []
                     writer.carry(place.plane(scratch.plane), way, held, scratch.axes, begun)
 
@@ -143,7 +143,7 @@ class ChainWriter:
         self.outs[writer.layer.result] = writer.out
 
     def link(self, number: int) -> None:
-        """A piece of a layer: what it takes has come, or lies in the core already."""
+        """Adds the instructions of one piece of a layer; its operands are in the core."""
         code, writer = self.code, self.writers[number]
         code.layer = self.numbers[number]
         if not self.is_sum(number):
@@ -173,10 +173,7 @@ class ChainWriter:
         """The operands of a layer that are no results of the chain."""
         inside = {writer.layer.result for writer in self.writers[:-1]}
         own = self.writers[number]
-        return [
-            want for want in own.wants
-            if not any(piece.tensor in inside for piece in own.layer.operands[want.operand].pieces)
-        ]  # fmt: skip
+        return [want for want in own.wants if inside.isdisjoint(tensors_of(own.layer, want))]
 
     def moved(self, number: int, levels: range) -> list[Want]:
         """Those that one of these loops moves."""

@@ -146,6 +146,7 @@ class Chains(Streaming):
     def choices_along(self, layers: Sequence[Layer], made: Made, axis: Axis | None) -> list[CoreChain]:
         """Good ways with sums in pieces along this axis."""
         ways = self.ways(layers, axis)
+        leaving = frozenset(layer.result for layer in layers if self.leaves_core(layer, layers))
 
         def part(extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> Made | None:
             order = tuple(counts)
@@ -161,7 +162,6 @@ class Chains(Streaming):
             is_whole = all(self.is_covered(layer, found, made, chain) for layer in own)
             return found if is_whole and not makes_anew else None
 
-        leaving = frozenset(layer.result for layer in layers if self.leaves_core(layer, layers))
         return ChainChoice(self.code, ways, part, made, self.elements, leaving, bool(self.code.depth), axis).best()
 
     def is_covered(self, layer: Layer, parts: Made, made: Made, chain: CoreChain) -> bool:
@@ -282,7 +282,7 @@ class Chains(Streaming):
                 k = chain.order.index(axis)
                 start, count = start + indices[k] * step, chain.counts[k]
             limit = outer.limit
-            if count * step > outer.extent and self.code.extremes(end(outer))[0] < outer.bound:
+            if self.code.is_passed(outer, count * step):
                 if limit is not None:
                     raise NotLowered("a piece of a chain with two ends")
                 limit = end(outer)

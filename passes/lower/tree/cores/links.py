@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Affine
 from frustum.passes.lower.tree.fetch import FetchDim, Fetched
@@ -15,10 +16,14 @@ from frustum.passes.lower.tree.kernels.windows import factor_of
 from frustum.passes.lower.tree.spans import FAR, NotLowered, Spans, through
 
 
+def tensors_of(layer: Layer, want: Want) -> set[Tensor]:
+    """The tensors that an operand of a layer is made of."""
+    return {piece.tensor for piece in layer.operands[want.operand].pieces}
+
+
 def wants_of(kernel: Kernel, tensor: Tensor) -> list[Want]:
     """Those operands of a kernel that are of a tensor."""
-    operands = kernel.layer.operands
-    return [want for want in kernel.wants if any(p.tensor is tensor for p in operands[want.operand].pieces)]
+    return [want for want in kernel.wants if tensor in tensors_of(kernel.layer, want)]
 
 
 def reads_in_core(kernel: Kernel, tensor: Tensor) -> bool:

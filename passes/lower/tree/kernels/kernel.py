@@ -76,6 +76,11 @@ class Scratch:
     is_read: bool = False
     is_written: bool = False
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether a pass goes on with the number that the one before has written."""
+        return self.plane is not None and self.is_read and self.is_written
+
 
 @dataclass(frozen=True)
 class Kernel(ABC):

@@ -53,8 +53,8 @@ def kernels_of(
     layer: Layer, *, is_parted: bool = False, running: Iterable[Axis] = (), is_divided: bool = True
 ) -> list[Kernel]:  # fmt: skip
     """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept;
-    `running`: axes of numbers that an online reduction hands on, and `is_divided`: what it makes is divided in each
-    pass, not what its reader sums behind the last one.  NotLowered where there is none."""
+    `running`: axes of the numbers that an online reduction carries; `is_divided`: it divides its result in each pass,
+    rather than its reader dividing the sums once at the end.  NotLowered where there is none."""
     found = None
     if isinstance(layer.source, g.AttentionOp) and layer.source.scales is not None:
         raise NotLowered(f"{layer.name}: attention of integers")

@@ -42,7 +42,8 @@ LINES = 16
 
 @dataclass(frozen=True)
 class SlicedLayer:
-    """A layer of a loop over slices: what it makes in all of them, what it streams, whether its result goes to DRAM."""
+    """A layer in a loop over slices: its spans over all slices, its streamed tensors, and whether the loop stores its
+    result."""
 
     layer: Layer
     kernels: Sequence[Kernel]
@@ -74,7 +75,7 @@ class SlicedLayer:
         if axis is not None:
             own = span_of(self.spans, axis)
             limit = own.limit
-            if count * step > own.extent and code.extremes(end(own))[0] < own.bound:
+            if code.is_passed(own, count * step):
                 limit = end(own)
             found[axis] = Span(own.start + index * step, step, own.bound, limit)
         return found
