@@ -32,6 +32,7 @@ from frustum.backend.pipeline import (
     stops_after,
     weight_passes,
 )
+from frustum.backend.plan_choice import PLANNED, may_choose, with_best_plan
 from frustum.dialects import module as m
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Element, Program
@@ -45,6 +46,8 @@ from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, store_of
 
 SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
+TREE_SHARES = (1.0, 0.85, 0.65)
+"""The same of slices and second copies of plans as trees. 2026-11-29."""
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
 MEASURED_SHARES = (1.0, 0.9)
 """The same with weights as small as compression is expected to make them, before those with weights as they are."""
@@ -140,8 +143,25 @@ def built(
     Source: docs/techniques/output-split.md, "When".
     """
     work = _Encoder(run, machine)
+    if count_run is not None and may_choose(module, choices, stop):
+        module, stop = with_best_plan(module, choices, run, stop, partial(_cost, choices, work, count_run)), PLANNED
     if not choices.if_better or LOWERED not in stops_after(stop or stop_of(module)):
         return Built(work.encoded(fixed(module, choices, run, stop), choices).executable(), None)
+    return _smaller(module, choices, work, stop, count_run)
+
+
+def _cost(choices: Choices, work: _Encoder, count_run: CountRun, module: ModuleOp) -> tuple[int, int]:
+    """Cycles and DRAM bytes of a module with a plan, with weights as they are."""
+    plain = replace(choices, compression="none")
+    found = _counted(work.encoded(fixed(module, plain, Run(None, work.run.seconds), PLANNED), plain), count_run).cost
+    return found.cycles, found.dram_bytes
+
+
+def _smaller(
+    module: ModuleOp, choices: Choices, work: _Encoder, stop: str | None, count_run: CountRun | None
+) -> Built:  # fmt: skip
+    """Of a module with weights as they are and with compressed ones, as `built` says."""
+    run = work.run
     raw_choices, kept = replace(choices, compression="none"), list[tuple[ModuleOp, Choices]]()
 
     def keep(choices: Choices, module: ModuleOp) -> None:
@@ -304,8 +324,9 @@ def fixed(
 def shares_of(module: ModuleOp, choices: Choices, after: Sequence[str]) -> list[tuple[float, bool]]:
     """Shares of SRAM in the order tried, and whether weights are sized as they are.  A plan that is given is as it
     is."""
-    is_sized = "tiled" in after and choices.plan is None
-    shares = [(share, choices.raw_sizes) for share in (SRAM_SHARES if is_sized else SRAM_SHARES[:1])]
+    is_sized = "tiled" in after and (choices.plan is None or choices.is_tree)
+    open_shares = TREE_SHARES if choices.is_tree else SRAM_SHARES
+    shares = [(share, choices.raw_sizes) for share in open_shares[: None if is_sized else 1]]
     is_open = is_sized and not choices.is_tree and not choices.raw_sizes
     if is_open and (is_measured(choices) or has_stored(module)):
         return [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]

@@ -157,6 +157,8 @@ class Choices:
     """Partitions are sized with weights as they are, though they are to be compressed."""
     plan: Path | None = None
     """A file with the plan as a tree."""
+    plans: int = 1
+    """Of each network at most so many plans are found, from which one is taken."""
     optimise: Optimise = "time"
     carry: Carry = "auto"
     order: str | None = None
@@ -251,7 +253,8 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "typed": passes_of_trees(choices.dtype),
         "fused": (
-            SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram) if choices.plan is None
+            SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram, choices.plans)
+            if choices.plan is None
             else ApplyPlan(str(choices.plan)),
         ),
         "fixed": (Allocate(), HoistLoads(), Schedule()),
@@ -310,7 +313,7 @@ def measuring_passes(choices: Choices) -> Sequence[ModulePass]:
 def raw_passes(choices: Choices) -> Sequence[ModulePass]:
     """To instructions whose weights lie in DRAM as they are."""
     if choices.is_tree:
-        return choices.edited((LowerPlan(), ChooseLineBuffer()))
+        return choices.edited((LowerPlan(choices.sram), ChooseLineBuffer()))
     keep: tuple[ModulePass, ...] = ()
     if choices.keeps_tensors:
         closely = choices.closely
@@ -384,10 +387,14 @@ class Run:
                 self.apply_all(module, (*weight_passes(choices), *section_passes(choices)))
             else:
                 self.apply_all(module, passes_to(stop, choices))
-            known = PLACED if choices.is_tree and stop in PLANNED else stop
-            if choices.edits and (found := stop_of(module)) not in (known, UNSEEN.get(stop)):
-                raise ModelError(f"--pipeline: with these edits the module is at stop '{found}', not '{stop}'")
-            self.reached(stop, module)
+            self.arrived(stop, module, choices)
+
+    def arrived(self, stop: str, module: ModuleOp, choices: Choices) -> None:
+        """The passes up to a stop are done; ModelError where the user's edits have led somewhere else."""
+        known = PLACED if choices.is_tree and stop in PLANNED else stop
+        if choices.edits and (found := stop_of(module)) not in (known, UNSEEN.get(stop)):
+            raise ModelError(f"--pipeline: with these edits the module is at stop '{found}', not '{stop}'")
+        self.reached(stop, module)
 
     def apply(self, step: ModulePass, context: Context, module: ModuleOp) -> None:
         """Run one pass."""

@@ -173,8 +173,9 @@ class _TimedWalk(CountingWalk):
             self.now.engines[MATRIX] += max(each.matrix for each, _ in found)
             self.now.engines[VECTOR] += max(each.vector for each, _ in found)
             self.now.engines[COPIES] += max(each.copies for each, _ in found)
-            self.now.steady += max(way.steady for _, way in found)
-            self.now.cycles += max(way.steady + way.first for _, way in found) + latency * bool(streams)
+            restart = self.cluster.restart
+            self.now.steady += max(way.steady for _, way in found) + restart
+            self.now.cycles += max(way.steady + way.first for _, way in found) + restart + latency * bool(streams)
 
     def bring(self, tensor: Tensor, taken: Taken, parts: tuple[Part, ...] | None, place: Place | None = None) -> None:
         """What a layer of a compute reads comes in slices."""

@@ -137,6 +137,11 @@ class ClusterCycles:
 
     cluster: Cluster
 
+    @property
+    def restart(self) -> int:
+        """Cycles in which a layer's first piece comes into the cores, and its last one leaves, in each pass."""
+        return 2 * (self.cluster.sram.latency_cycles + self.cluster.core.nram.latency_cycles)
+
     def of(
         self, layer: Layer, products: tuple[MatrixProduct, ...], extents: PartExtents, stored: Mapping[int, Cycles]
     ) -> LayerCycles:  # fmt: skip
@@ -155,6 +160,8 @@ class ClusterCycles:
         for cycles, shared in ways[1:]:
             for_all = for_all + (cycles < matrix) * (shared - for_all)
             matrix = smaller(matrix, cycles)
+        if products[0].is_by_channel and products[0].taps:  # some channels on each unit
+            return LayerCycles(matrix * vector / (matrix + vector), 0 * vector, self.copied(copies, 0 * copies))
         is_on_matrix = matrix <= vector if products[0].is_by_channel else 1
         for_all = for_all * is_on_matrix
         return LayerCycles(matrix * is_on_matrix, vector * (1 - is_on_matrix), self.copied(copies - for_all, for_all))

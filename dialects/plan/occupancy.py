@@ -45,6 +45,8 @@ class Counted:
     taken: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     rolled: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Of rolling loops, by `id`, the bytes that stay from pass to pass in each cluster."""
+    needed: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Of layers of computes, the latter by `id`, what is there while they run."""
     waits_in_dram: bool = False
     """Whether sums go to DRAM and come back."""
 
@@ -214,7 +216,8 @@ class Occupancy:
                 if not others and old in sizes and last[old] == k and old not in walk.carried:
                     alive -= min(sizes[old], sizes[layer.result])
             walk.beside[id(node), layer.name] = self.around + alive
-            most = max(most, alive + self.streamed(node, layer))
+            needed = walk.counted.needed[id(node), layer.name] = alive + self.streamed(node, layer)
+            most = max(most, needed)
         return most
 
     def streamed(self, node: Compute, layer: Layer) -> int:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.count import Counted
 from frustum.dialects.plan.ranges import Held
 from frustum.dialects.plan.tree import Compute
 from frustum.dialects.target.fit import DoesNotFit
@@ -20,10 +22,12 @@ from frustum.passes.lower.tree.streams.slices import SlicedLayer
 
 
 class Computes(Chains):
-    """Writes the layers of computes."""
+    """Writes the layers of computes; `counted`: what these take of SRAM."""
 
+    counted: Counted
     handing: frozenset[Tensor]
     used: int
+    later: int
 
     def compute(self, node: Compute, made: Made, held: Held) -> None:
         own = self.own(node, held)
@@ -33,6 +37,12 @@ class Computes(Chains):
                 self.at_once.add(known)
         last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
         done, self.handing, states, earlier = 0, frozenset(own), list[Tensor](), set[Tensor]()
+        free, later = self.capacity - self.used, self.later
+
+        def before(rest: Sequence[str]) -> AbstractContextManager[None]:
+            needed = max((self.counted.needed.get((id(node), name), 0) for name in rest), default=0)
+            return self.leaving(free - needed - (later - self.later))
+
         for name in node.layers:
             states += (self.read_by(name) & self.carried.keys()) - earlier
             earlier.add(self.layers[name].result)
@@ -40,10 +50,11 @@ class Computes(Chains):
         for number, name in enumerate(node.layers):
             layer = self.layers[name]
             if number >= done:
-                done = number + self.write_several(node, node.layers[number:], own, made, last)
+                done = number + self.write_several(node, node.layers[number:], own, made, last, before)
             if number >= done:
                 self.hand_on(node, [layer.result], own, made, last)
-                self.write([name], made)
+                with before(node.layers[number + 1 :]):
+                    self.write([name], made)
             if self.dealt is not None and self.dealt.is_exchanged:
                 self.exchange_made(layer, self.dealt.layers, made)
             for tensor in (t for t in own if last[t] == name and self.here[t]):
@@ -65,22 +76,35 @@ class Computes(Chains):
         for place in self.here[layer.result] if len(users) > 1 else ():
             self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
 
+    @contextmanager
+    def leaving(self, room: int) -> Iterator[None]:
+        """Meanwhile second copies leave at least so much room for what follows in the compute."""
+        less = max(0, self.later - room)
+        self.later -= less
+        yield
+        self.later += less
+
     def write_several(
-        self, node: Compute, names: Sequence[str], own: Sequence[Tensor], made: Made, last: Mapping[Tensor, str]
+        self, node: Compute, names: Sequence[str], own: Sequence[Tensor], made: Made, last: Mapping[Tensor, str],
+        before: Callable[[Sequence[str]], AbstractContextManager[None]],
     ) -> int:  # fmt: skip
         """Writes the first of these layers with others: in one loop over slices, or as a chain.  How many; none where
-        it is by itself."""
+        it is by itself.  `before`: while these layers are still to come."""
         together = self.together(names, own, made)
         if len(together) > 1:
             self.hand_on(node, [self.layers[name].result for name in together], own, made, last)
-            self.write(together, made)
+            with before(names[len(together) :]):
+                self.write(together, made)
             return len(together)
         for chain in self.chains_of(names, own, made):
             layers = [kernel.layer for kernel in chain.kernels]
             leaving = [layer.result for layer in layers if self.leaves_core(layer, layers)]
             self.hand_on(node, leaving, own, made, last)
-            if self.write_chain(chain, made):
-                return names.index(layers[-1].name) + 1
+            count = names.index(layers[-1].name) + 1
+            with before(names[count:]):
+                is_written = self.write_chain(chain, made)
+            if is_written:
+                return count
         return 0
 
     def together(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Sequence[str]:

@@ -17,7 +17,7 @@ from frustum.dialects.axes.axis import Axis, weights
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.isa.program import ELEMENT_BYTES, Element, ExternalClass, Span
+from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Element, ExternalClass, Span
 from frustum.passes.analysis.module import element_in
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.kernels.kernel_table import STATISTICS
@@ -124,8 +124,11 @@ class DramTensors:
             return self.of(tensor)
         return next((part.window for part in parts if part.window), None) or self.packed(tensor, parts[0].into.buffer)
 
-    def loaded(self, code: Code, tensor: Tensor, box: Mapping[Axis, Span], place: Place) -> None:
-        """A box of a tensor has been loaded: outputs that have it get it from there, if every position comes once."""
+    def loaded(
+        self, code: Code, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine]
+    ) -> None:  # fmt: skip
+        """A box of a tensor has been loaded, where these numbers are 0 or more: outputs that have it get it from there,
+        if every position comes once."""
         parts = self.parts.get(tensor, [])
         if not parts or tensor in self.made or self.loads[tensor] > 1:
             return
@@ -133,7 +136,7 @@ class DramTensors:
         if comes_once(box, wanted, code.counts, code.clusters):
             self.passed.add(tensor)
             for part in parts:
-                part.store(code, box, place)
+                part.store(code, box, place, conditions)
 
     def write_rest(self, code: Code) -> None:
         """Writes what outputs have beside results: tensors that no layer makes, and values."""

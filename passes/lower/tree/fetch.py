@@ -131,7 +131,7 @@ def _fill(
 
 def write_values(code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, guards: Sequence[Guard]) -> None:
     """The values that stand beyond ends in a core's buffer: that of the last guard everywhere, then of each before it
-    what is beyond, as the first one decides.  `near`: any buffer that the engine reads."""
+    what is beyond, as the first one decides.  `near`: any buffer that the engine reads, of which nothing is read."""
     assert guards[-1].fill is not None
     write_value(code, engine, near, into, guards[-1].fill)
     for guard in reversed(guards[:-1] if len({each.fill for each in guards}) > 1 else ()):
@@ -160,7 +160,7 @@ def _write_beyond(
         elif k == number:  # from the last down
             limit = dim.span.start + extent - first_from(beyond.rest * -1, factor)
             side = Side(-dim.stride, Affine((extent - 1) * dim.stride))
-        dims.append(CopyDim(Span(ZERO, extent, extent, limit), Side(0), side))
+        dims.append(CopyDim(Span(ZERO, extent, extent, limit), side, side))
     copy(code, engine, (near, into.buffer), into.element, [CopyDim(Span(ZERO, 1, 0), Side(0), Side(0)), *dims], value)
 
 
@@ -169,7 +169,8 @@ def write_value(
 ) -> None:  # fmt: skip
     """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer that
     the     engine reads."""
-    dims = [CopyDim(Span(ZERO, dim.span.extent, dim.span.extent), Side(0), Side(dim.stride)) for dim in into.dims]
+    sides = [(dim.span.extent, Side(dim.stride)) for dim in into.dims]  # of both: the port counts bytes of runs
+    dims = [CopyDim(Span(ZERO, extent, extent), side, side) for extent, side in sides]
     beyond = CopyDim(Span(ZERO, 1, 0), Side(0), Side(0))
     copy(code, engine, (near, into.buffer), into.element, [beyond, *dims], value, conditions)
 

@@ -47,20 +47,27 @@ class LowerPlan(ModulePass):
     Before: networks, each with its `fplan.plan`; element types are those of the device.  After: one `fisa.program` for
     each, with a barrier between the children of the plan's outermost sequence: a program is for one chip, whichever it
     is placed on.  Raises NotLowered for constructs that no program is made of yet, by name.
+    `sram`: the share of SRAM that slices and second copies may fill, where the plan leaves so much: buffers may leave
+    holes.
     """
 
     name = "frustum-lower-plan"
+    sram: float = 1.0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target, names = target_of(op), Names()
-        plans = {plan.network_name: plan for plan in plans_of(op)}
+        plans = plans_of(op)
         note_least_work(op)
         for network in list(g.networks_of(op)):
-            plan = plans.get(network.sym_name.data)
-            if plan is None:
-                raise PassFailedException(f"@{network.sym_name.data} has no plan: run frustum-plan-search first")
+            name = network.sym_name.data
+            own = [plan for plan in plans if plan.network_name == name]
+            if not own:
+                raise PassFailedException(f"@{name} has no plan: run frustum-plan-search first")
+            if len(own) > 1:
+                raise PassFailedException(f"@{name} has {len(own)} plans: leave one of them")
+            (plan,) = own
             axes, views = read_with_views(network)
-            program = lowered_plan(network, axes, views, tree_of(plan), target, names)
+            program = lowered_plan(network, axes, views, tree_of(plan), target, names, self.sram)
             op.attributes.update(names.attributes())
             Rewriter.erase_op(plan)
             block = network.parent
@@ -77,8 +84,9 @@ def lowered_plan(
     plan: Node,
     target: Target,
     names: Names,
+    sram: float = 1.0,
 ) -> isa.ProgramOp:
-    """The program of a network; `names` are those of all programs of the module.
+    """The program of a network; `names` are those of all programs of the module, `sram` as in `LowerPlan`.
 
     Raises NotLowered for what no program is made of, PlanError where the tree is no plan of the network.
     """
@@ -86,10 +94,10 @@ def lowered_plan(
     counted = timed(network, plan, target)
     own = with_copies(network, plan)
     numbers = named(UnitFacts(own, plan, elements_of(own, views), counted), names)
-    walk = _written(op, own, views, plan, target, counted, numbers)
+    walk = _written(op, own, views, plan, target, counted, numbers, sram)
     coarser = coarser_plan(network, plan, walk.periods, counted, target.cluster.sram.capacity_bytes)
     if coarser is not None:
-        walk = _written(op, with_copies(network, coarser[0]), views, coarser[0], target, coarser[1], numbers)
+        walk = _written(op, with_copies(network, coarser[0]), views, coarser[0], target, coarser[1], numbers, sram)
     return isa.ProgramOp(op.sym_name.data, Region(walk.code.block))
 
 
@@ -101,13 +109,14 @@ def _written(
     target: Target,
     counted: Counted,
     numbers: Mapping[str, int],
+    sram: float,
 ) -> PlanWalk:
     """The walk that has written a plan of a network with its copies of layers."""
     code = Code(target)
     orders = orders_of(piece for layer in own.layers for operand in layer.operands for piece in operand.pieces)
     dram = DramTensors(op, views, elements_of(own, views), code.block, own.maker, orders)
     dram.declare()
-    walk = PlanWalk(own, plan, code, dram, counted, numbers)
+    walk = PlanWalk(own, plan, code, dram, counted, numbers, sram)
     dram.loads.update(walk.find_reads(plan, {}))
     code.emit(isa.Fetch(page=0))
     made: dict[str, dict[Axis, Span]] = {name: {} for name in walk.layers}

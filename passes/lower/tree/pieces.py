@@ -27,6 +27,7 @@ from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.products import ProductKernel
+from frustum.passes.lower.tree.kernels.shared import SharedKernel
 from frustum.passes.lower.tree.nest import Pieces
 from frustum.passes.lower.tree.spans import span_of
 
@@ -245,7 +246,14 @@ class PieceCosts:
 
     def computing(self, extents: Extents, *, is_exact: bool = False) -> Any:
         """Of one piece; exactly, or with every fill of the lines as a full one."""
-        core, kernel = self.target.core, self.kernel
+        kernel = self.kernel
+        if isinstance(kernel, SharedKernel):
+            return np.maximum(*(self.of_kernel(each, own, is_exact=is_exact) for each, own in kernel.extents(extents)))
+        return self.of_kernel(kernel, extents, is_exact=is_exact)
+
+    def of_kernel(self, kernel: Kernel, extents: Extents, *, is_exact: bool) -> Any:
+        """The same where a kernel makes it alone."""
+        core = self.target.core
         size = size_of(self.elements[self.layer.operands[0].pieces[0].tensor])
         points = math.prod(extents[axis] for axis in self.axes)
         if not isinstance(kernel, ProductKernel):
@@ -333,8 +341,9 @@ class PieceChoice(PieceCosts):
         own: tuple[Any, ...] = tuple(numbers(each.axes) for each in kernel.scratch)
         if isinstance(kernel, ProductKernel):
             f, w = kernel.factors, kernel.windows
+            shares = kernel.shares if isinstance(kernel, SharedKernel) else None
             own = (
-                kernel.on_vector, *map(numbers, (f.groups, f.channels, f.sums)),
+                kernel.on_vector, shares, *map(numbers, (f.groups, f.channels, f.sums)),
                 *map(numbers, (kernel.images, kernel.rows, kernel.columns)),
                 *((0, 0) if each is None else (each.tap.extent, each.stride) for each in w),
             )  # fmt: skip

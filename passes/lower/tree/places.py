@@ -47,6 +47,8 @@ class Place:
     """With it and the places around it all is there, though it has a part."""
     taken: int = 0
     """Bytes of SRAM, copies too."""
+    is_behind: bool = False
+    """What is made here goes to DRAM a pass behind."""
     box: Mapping[Axis, Span] = field(default_factory=dict)
     """What it was made for."""
     users: tuple[str, ...] = ()

@@ -131,6 +131,10 @@ class SramBuffers(OverClusters, RunningNumbers):
         )  # fmt: skip
         return place
 
+    def size_of(self, tensor: Tensor, box: Mapping[Axis, Span]) -> int:
+        """Bytes of a box of a tensor."""
+        return math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
+
     def slot_of(self, tensor: Tensor) -> Element:
         """The type that a tensor has room for: that of sums that wait where it is wider."""
         own = self.elements[tensor]
@@ -251,6 +255,7 @@ class SramBuffers(OverClusters, RunningNumbers):
         or more."""
         self.code.layer = self.numbers[next(iter(names))]
         conditions = list(conditions)
+        is_always = not conditions
         if way == "store":
             self.leave(tensor, self.own_part(box), place, conditions)
             return
@@ -269,8 +274,8 @@ class SramBuffers(OverClusters, RunningNumbers):
                 transfer(self.code, "gdma", part, self.dram.of(tensor).plane(k), place.plane(k), conditions)
         if mine[0] is not box:
             self.exchange(tensor, place, mine[0], box, conditions)
-        if not conditions and not place.has and not self.runs:
-            self.dram.loaded(self.code, tensor, box, place)
+        if is_always and not place.has and not self.runs:
+            self.dram.loaded(self.code, tensor, box, place, conditions)
 
     def leave(
         self, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine],

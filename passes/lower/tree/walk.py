@@ -132,7 +132,7 @@ class PlanWalk(ClusterLoops):
 
     def __init__(
         self, network: AxisNetwork, plan: Node, code: Code, dram: DramTensors, counted: Counted,
-        numbers: Mapping[str, int],
+        numbers: Mapping[str, int], sram: float = 1.0,
     ) -> None:  # fmt: skip
         super().__init__(network, plan)
         self.code, self.dram, self.counted, self.numbers = code, dram, counted, numbers
@@ -141,7 +141,8 @@ class PlanWalk(ClusterLoops):
         self.sums: Mapping[str, Element] = {
             each.tensor: cast(Element, each.element) for node in computes for each in node.sums
         }
-        self.capacity: int = code.target.cluster.sram.capacity_bytes
+        capacity = code.target.cluster.sram.capacity_bytes
+        self.capacity: int = min(capacity, max(counted.sram_bytes, int(sram * capacity)))
         self.here: dict[Tensor, list[Place]] = defaultdict(list)
         self.used: int = 0
         self.most: int = 0
@@ -246,7 +247,7 @@ class PlanWalk(ClusterLoops):
         """The body of a loop: where something is loaded in it, all else is a pass later."""
         around, self.inside = self.inside, frozenset(layers_in(node))
         used, most, later = self.used, self.most, self.later
-        self.most, self.later = used, self.capacity
+        self.most, self.later = used, self.capacity if is_ahead else 0
         with self.code.at_stage(int(is_ahead and self.loads_in(node, held))):
             self.sequence(node, made, held)
         self.inside, self.used, self.most, self.later = around, used, max(most, self.most), later
@@ -294,7 +295,7 @@ class PlanWalk(ClusterLoops):
             taken = [self.taken_in(node, n) for n in range(k + 1, len(node.children))]
             self.later = min([later, *(self.capacity - used - each for each in taken)]) - ahead
             for resident in begun:
-                second = self.begin(node, resident, made, self.tensors[resident.tensor] in results, room)
+                second = self.begin(node, resident, made, held, self.tensors[resident.tensor] in results, room)
                 room, ahead = room - second, ahead + 2 * second
             before = self.used
             self.visit(child, made, self.held_at(node, k, held))
@@ -318,9 +319,9 @@ class PlanWalk(ClusterLoops):
         if k < self.last_unit:
             self.code.emit(isa.Fetch(page=k + 1))
 
-    def begin(self, node: Sequence, resident: Resident, made: Made, is_made: bool, room: int) -> int:
-        """A residency begins: its buffer, and what is in it if nothing here makes that; a pass ahead where there is
-        room for a second copy, whose bytes are returned."""
+    def begin(self, node: Sequence, resident: Resident, made: Made, held: Held, is_made: bool, room: int) -> int:
+        """A residency begins: its buffer, and what is in it if nothing here makes that.  Where there is room for a
+        second copy, whose bytes are returned, it comes a pass ahead, and what is made here leaves a pass behind."""
         tensor = self.tensors[resident.tensor]
         if resident.memory != "sram":
             raise NotLowered(f"resident {resident.tensor}: other memories than SRAM")
@@ -332,10 +333,10 @@ class PlanWalk(ClusterLoops):
         size = math.prod(span.extent for span in box.values()) * size_of(self.slot_of(tensor)) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)
-        most = self.most
-        elsewhere = min(self.later, self.capacity - most)
-        is_ahead = not is_late and self.code.stage > 0 and size <= room and 2 * size <= elsewhere
-        place = self.buffer(tensor, names, made, copies=1 + is_ahead, part=resident.part, held=box)
+        goes = is_made and self.leaves(tensor, node, resident) and held.get(tensor) != ()
+        overlaps = goes and self.leaves_behind(tensor, names) if is_late else self.code.stage > 0
+        most, has_second = self.most, overlaps and size <= room and self.has_second(size)
+        place = self.buffer(tensor, names, made, copies=1 + has_second, part=resident.part, held=box)
         gone = self.missing(tensor, part_of(box, place))
         if maker is not None:
             place = self.with_running(place, maker, box, node.children[resident.first : resident.last + 1])
@@ -343,7 +344,7 @@ class PlanWalk(ClusterLoops):
             place = replace(place, has=gone, completes=True)
         elif gone and not is_made:
             place = replace(place, has={axis: common(has, gone.get(axis, has)) for axis, has in place.has.items()})
-        with self.code.at_stage(0 if is_ahead else self.code.stage):
+        with self.code.at_stage(0 if has_second else self.code.stage):
             if not is_made and not self.is_made_anew(tensor):
                 axis, share = self.share_of(node, resident) if resident.sharded else (None, None)
                 mine = {**box, axis: share} if axis is not None and share is not None else box
@@ -352,11 +353,11 @@ class PlanWalk(ClusterLoops):
                     self.exchange(tensor, place, mine, box)
             elif is_made and self.sum_levels(self.network.maker[tensor], made):
                 raise NotLowered(f"resident {tensor.name}: sums that wait in DRAM, where each element is written once")
-        if is_ahead:  # it is there in all of the loop's body
-            self.most, self.later = most + place.taken, self.later - place.taken
-            place = replace(place, taken=0)
+        if has_second:
+            self.keep_second(place.taken, most)
+            place = replace(place, taken=0, is_behind=is_made)
         self.here[tensor].append(place)
-        return size * is_ahead
+        return size * has_second
 
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
         """What its maker has made goes to DRAM where others want it."""
@@ -370,7 +371,8 @@ class PlanWalk(ClusterLoops):
         if place.has and missing_of(tensor, [*outer, place], box) == missing_of(tensor, [*outer, nothing], box):
             return  # of a part from the middle all has been stored
         gone = missing_of(tensor, outer, part_of(box, place))
-        self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
+        with self.code.at_stage(self.code.stage + place.is_behind):
+            self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
 
 
 def part_of(box: Mapping[Axis, Span], place: Place) -> dict[Axis, Span]:

@@ -18,7 +18,7 @@ from frustum.dialects.plan.dialect import plan_op
 from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.text.apply import plans_of
 from frustum.passes.plan.text.cuts import cuts_after
-from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.trace import good_plans
 from frustum.passes.plan.tree.wishes import GivenCuts, Wishes
 
 
@@ -29,6 +29,8 @@ class SearchPlan(ModulePass):
     Before: networks, and the target.  After: behind each stands its `fplan.plan`, in place of one that was there.
     `optimise`: what there is least of instead, `time` or `energy`.  `carry`: the type of sums that wait between passes.
     `sram`: the share of a cluster's SRAM that plans may use.
+    `plans`: at most so many stand behind each network where several may be the best, in the order in which they are
+    judged so; a program is made of one.
     `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks; an
     empty text makes each network one unit.
     Raises `DoesNotFit` where no plan fits the SRAM of a cluster, `PlanError` where a cut is after no layer, `WishError`
@@ -40,10 +42,12 @@ class SearchPlan(ModulePass):
     carry: Carry = "auto"
     cuts: str | None = None
     sram: float = 1.0
+    plans: int = 1
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
-        old = {plan.network_name: plan for plan in plans_of(op)}
+        for old in plans_of(op):
+            Rewriter.erase_op(old)
         networks = list(networks_of(op))
         read = [read_network(network) for network in networks]
         cuts: list[GivenCuts | None] = [None if self.cuts is None else GivenCuts(frozenset()) for _ in read]
@@ -52,8 +56,6 @@ class SearchPlan(ModulePass):
         for network, axes, own in zip(networks, read, cuts, strict=True):
             wishes = Wishes(self.optimise, target, self.carry, own)
             room = int(self.sram * target.cluster.sram.capacity_bytes)
-            tree, _ = fitting_plan(axes, room, linked_clusters(target), wishes)
-            name = network.sym_name.data
-            if name in old:
-                Rewriter.erase_op(old[name])
-            Rewriter.insert_op(plan_op(name, target.name, tree), InsertPoint.after(network))
+            found = good_plans(axes, room, linked_clusters(target), wishes)
+            ops = [plan_op(network.sym_name.data, target.name, tree) for tree, _ in found[: self.plans]]
+            Rewriter.insert_op(ops, InsertPoint.after(network))

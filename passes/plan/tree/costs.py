@@ -20,7 +20,6 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
 from frustum.dialects.plan.layer_cycles import ClusterCycles, MatrixProduct, crossing_pj, products_of
 from frustum.dialects.target import Target
-from frustum.passes.plan.tree.prices import BUSY
 from frustum.passes.plan.tree.spans import Floats, Ints
 from frustum.passes.plan.tree.wishes import WishError, Wishes
 
@@ -57,6 +56,8 @@ class NestCosts:
 
     target: Target
     is_energy: bool
+    idle: float
+    ahead: bool
     products: dict[Layer, tuple[MatrixProduct, ...]] = field(default_factory=dict)
 
     @staticmethod
@@ -65,13 +66,18 @@ class NestCosts:
         if wishes.optimise == "bytes":
             return None
         assert wishes.target is not None, "time and energy are those of a target"
-        found = NestCosts(wishes.target, wishes.optimise == "energy")
+        found = NestCosts(wishes.target, wishes.optimise == "energy", wishes.idle, wishes.ahead)
         if found.is_energy and not crossing_pj(found.target):
             raise WishError(
                 f"error: --optimise energy: bytes in DRAM and SRAM of {wishes.target.name} take no energy (set "
                 "chip.dram.energy_pj_per_byte or chip.cluster.sram.energy_pj_per_byte, or take bytes or time)"
             )
         return found
+
+    @property
+    def least_run_bytes(self) -> int:
+        """Shorter runs take as long at the DRAM port; they take no more energy."""
+        return 0 if self.is_energy else self.target.chip.dram.minimum_run_bytes
 
     @cached_property
     def cluster(self) -> ClusterCycles:
@@ -84,7 +90,7 @@ class NestCosts:
             return moved
         whole = [self.cluster.of(layer, tuple(products_of(layer)), extents, {}) for layer in layers]
         busy = max(sum(float(each.matrix) for each in whole), sum(float(each.vector) for each in whole))
-        return max(moved, moved + (busy * self.target.chip.dram.port_bytes_per_cycle - moved) * BUSY)
+        return max(moved, moved + (busy * self.target.chip.dram.port_bytes_per_cycle - moved) * self.idle)
 
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],
@@ -94,24 +100,40 @@ class NestCosts:
         of tensors in a pass; `inside`: those that no other layers have; `sliced`: axes of sums along which operands
         stream."""
         shape = parts[0].runs.shape[1]
-        total = np.zeros((4, shape))
+        total = np.zeros((5, shape))
         for k, layer in enumerate(layers):
             cut, runs = self.cut(layer, k, extents, parts)
             stored = self.stored(layer, tiles, inside)
             if self.is_energy:
                 points = np.prod(np.array(list(cut.values()), np.float64), axis=0)
-                total[0] += runs * self.cluster.energy_pj(layer, points, sum(stored.values(), np.zeros(shape)))
+                total[0] += runs * self.cluster.energy_pj(
+                    layer, points, sum(stored.values(), np.zeros(shape))
+                )
                 continue
             if layer not in self.products:
                 self.products[layer] = tuple(products_of(layer))
             found = self.cluster.of(layer, self.products[layer], cut, stored)
             waits = self.waits(layer, k, parts, stored, cut, sliced.get(layer))
-            total += [runs * each for each in (found.matrix + waits, found.vector, found.copies, found.alone + waits)]
+            engines = (
+                found.matrix + waits,
+                found.vector,
+                found.copies,
+                found.alone + waits,
+                self.cluster.restart,
+            )
+            total += [runs * each for each in engines]
         if self.is_energy:
             return total[0] / crossing_pj(self.target)
         busiest = total[:3].max(axis=0)
-        passes = np.maximum.reduce([np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))])
-        cycles = busiest + (total[3] - busiest) / np.maximum(passes, 1.0)
+        passes = np.maximum.reduce(
+            [np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))]
+        )
+        cycles = (
+            busiest
+            + (total[3] - busiest) / np.maximum(passes, 1.0)
+            + total[4]
+            + passes * self.target.chip.dram.latency_cycles
+        )
         return cycles * self.target.chip.dram.port_bytes_per_cycle
 
     def waits(
@@ -147,7 +169,9 @@ class NestCosts:
             runs = runs * part.runs[k]
         return dict(zip(axes, found, strict=True)), runs
 
-    def stored(self, layer: Layer, tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor]) -> dict[int, Floats]:
+    def stored(
+        self, layer: Layer, tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor]
+    ) -> dict[int, Floats]:
         """Bytes of operands and of the result that cross the SRAM port; vector units hand results to themselves.
 
         Tensors without axes are in no tiles: they are one element.

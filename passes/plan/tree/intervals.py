@@ -5,6 +5,7 @@ intervals share, wherever they are."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -332,6 +333,7 @@ def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int)
     of_weights = any(axis in group for t in interval.touched if t.kind is Kind.WEIGHT for axis in t.axes)
     is_summed = any(axis in group for layer in interval.layers if layer.macs for axis in layer.combine)
     grain = GRAIN if (of_weights or is_summed) and extent > GRAIN else 1
+    grain = math.lcm(grain, finer(interval, group, extents))
     found: dict[int, None] = {}
     for count in (*COUNTS, extent):
         if count <= extent:
@@ -343,6 +345,15 @@ def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int)
         left = most - len(few)
         steps = few + [rest[round(k * (len(rest) - 1) / (left - 1))] for k in range(left)]
     return list(dict.fromkeys(steps))
+
+
+def finer(interval: LayerInterval, group: Class, extents: Extents) -> int:
+    """Positions along a class's reference axis for one of the layers that have the fewest: a step of these is whole
+    positions of all layers.  1 where that would leave one pass."""
+    extent = extents[interval.reference(group)]
+    own = {extents[axis] for layer in interval.layers for axis in interval.reads.axes[layer] & group}
+    found = math.lcm(*(extent // each for each in own if each < extent and extent % each == 0))
+    return found if 2 * found <= extent else 1
 
 
 def cut_of(

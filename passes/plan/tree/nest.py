@@ -26,7 +26,7 @@ from frustum.passes.plan.tree.costs import LayerParts, NestCosts
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.passes import ClassTiles, Passes
 from frustum.passes.plan.tree.prices import NestPrices
-from frustum.passes.plan.tree.spans import Extents, Floats, Reads
+from frustum.passes.plan.tree.spans import NOTHING, Extents, Floats, Reads
 from frustum.passes.plan.tree.units import MOST_REPEATED
 
 NOT_IN_DRAM = 1e4
@@ -57,6 +57,8 @@ class Interior:
     """Of each tensor how much wider its sums are where they wait."""
     replaced: tuple[tuple[int, int, int], ...]
     costs: NestCosts | None
+    least_run: int
+    """Bytes of the shortest run at the DRAM port, where time counts."""
     sums_in_slices: bool
 
     def __init__(
@@ -64,6 +66,7 @@ class Interior:
     ) -> None:  # fmt: skip
         self.own, self.extents, self.costs, self.sums_in_slices = own, extents, costs, sums_in_slices
         self.tensors, self.layers, self.reads = own.touched, own.layers, own.reads
+        self.least_run = 0 if costs is None else costs.least_run_bytes
         self.sizes = np.array(
             [own.reads.size(t, extents) * own.shares[t] for t in self.tensors]
         )
@@ -246,25 +249,33 @@ class LoopNest:
 
     @cached_property
     def bytes(self) -> tuple[Floats, Floats]:
-        """SRAM and DRAM bytes, [ways, tensors, candidates]: streamed, a tile in each body from the innermost, all."""
+        """SRAM and DRAM bytes, [ways, tensors, candidates]: streamed, a tile in each body from the innermost, all.
+
+        Where time counts, short runs are as many DRAM bytes as the port is busy with.
+        """
         interior, ones = self.interior, np.ones(self.shape)
         made, times, is_whole = interior.is_made[:, None], ones, np.ones(self.shape, np.bool_)
-        streams, share, sizes, moved = ones, ones, [ones], [ones]
+        streams, share, sizes, moved, run = ones, ones, [ones], [ones], NOTHING * ones
         tile = (self.buffers[0] + self.buffers[1]) / interior.sizes[:, None]
         innermost = np.full(self.shape, -1)
         for k, own in enumerate(self.along):
             innermost = np.where(own.changes, k, innermost)
+        second = ones if interior.costs is not None and interior.costs.ahead else np.zeros(self.shape)
         for k, own in enumerate(self.along):
             times = times * np.where(own.changes, own.loaded / own.whole, own.counts)
             streams = streams * np.where(own.changes, own.streamed / own.whole, own.counts)
             is_whole = is_whole & own.changes
-            share = share * (own.new + own.beside) / own.whole
-            sizes.append(np.where(own.changes, np.where(innermost == k, tile, share), sizes[-1]))
-            moved.append(np.where(own.changes, self._with_sums(times, made, is_whole), moved[-1]))
+            share, second = share * (own.new + own.beside) / own.whole, second * own.new / own.whole
+            size = np.where(innermost == k, tile, share) + second
+            sizes.append(np.where(own.changes & (own.counts > 1), np.minimum(size, sizes[0]), sizes[-1]))
+            run = np.minimum(run, own.run)
+            crossing = self._with_sums(times, made, is_whole) * np.maximum(1.0, interior.least_run / run)
+            moved.append(np.where(own.changes, crossing, moved[-1]))
         sizes = [np.where(is_whole, size, size * interior.widening[:, None]) for size in sizes]
         is_streamed = self.is_streamed
         sizes.append(np.where(is_streamed, 0.0, sizes[-1]))
-        moved.append(np.where(is_streamed, self._with_sums(streams, made, is_whole), moved[-1]))
+        crossing = self._with_sums(streams, made, is_whole) * np.maximum(1.0, interior.least_run / run)
+        moved.append(np.where(is_streamed, crossing, moved[-1]))
         bytes_ = interior.sizes[None, :, None]
         least = np.minimum.accumulate(np.array(moved[::-1]), axis=0)  # more room may be left empty
         return np.array(sizes[::-1]) * bytes_, least * bytes_ * interior.copies[None, :, None]
@@ -288,7 +299,8 @@ class LoopNest:
         steps, save = np.array(taken), np.array(saved)
         border, tile = (np.where(outside, 0.0, each) for each in self.buffers)
         return NestPrices(
-            interior.outside, interior.costs is not None and interior.costs.is_energy, interior.sizes * interior.copies,
+            interior.outside, interior.costs is not None and interior.costs.is_energy,
+            0.0 if interior.costs is None else interior.costs.idle, interior.sizes * interior.copies,
             np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0), steps, save, border, tile, self.slices,
             interior.alive, interior.replaced, self._repeated(), self._busy(),
         )  # fmt: skip

@@ -15,7 +15,7 @@ from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.passes.plan.tree.costs import LayerParts
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
-from frustum.passes.plan.tree.spans import Extents, Floats, Ints, PassRanges, Reads, settled
+from frustum.passes.plan.tree.spans import NOTHING, Extents, Floats, Ints, PassRanges, Reads, settled
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +24,9 @@ class ClassTiles:
 
     `changes`: whether passes change what is needed of a tensor; of others nothing else counts.  `whole`: positions in
     all; `new`: at most in one pass; `beside`: of those of earlier passes that stay; `loaded`: in all passes together
-    into a buffer that moves; `streamed`: by the first user, which has no buffer; `slice`: of the axis along which it is
-    streamed, in one pass.  `counts`: passes, [candidates]; `repeats`, [layers, candidates]: how often as much a layer
-    does as it would do at once.
+    into a buffer that moves; `streamed`: by the first user, which has no buffer; `run`: bytes that lie one behind the
+    other in DRAM of one pass; `slice`: of the axis along which it is streamed, in one pass.  `counts`: passes,
+    [candidates]; `repeats`, [layers, candidates]: how often as much a layer does as it would do at once.
     """
 
     changes: NDArray[np.bool_]
@@ -35,6 +35,7 @@ class ClassTiles:
     beside: Ints
     loaded: Ints
     streamed: Ints
+    run: Ints
     slice: Ints
     counts: Ints
     repeats: Floats
@@ -48,7 +49,7 @@ class ClassTiles:
         """Of one pass over everything.  `most`: no axis is longer."""
         one, none = np.ones((tensors, 1), np.int64), np.zeros((tensors, 1), np.int64)
         layer, is_changed = np.ones((layers, 1)), np.ones((tensors, 1), np.bool_)
-        return ClassTiles(is_changed, one, one, none, one, one, one * most, np.ones(1, np.int64), layer)
+        return ClassTiles(is_changed, one, one, none, one, one, one * NOTHING, one * most, np.ones(1, np.int64), layer)
 
     @staticmethod
     def joined(parts: Sequence[ClassTiles]) -> ClassTiles:
@@ -59,7 +60,7 @@ class ClassTiles:
 
 @dataclass(frozen=True, eq=False)
 class TensorTiles:
-    """One tensor's row of `ClassTiles`: whether it changes; and whole, new, beside, loaded, streamed."""
+    """One tensor's row of `ClassTiles`: whether it changes; and whole, new, beside, loaded, streamed, run."""
 
     changes: bool
     found: Ints
@@ -130,12 +131,12 @@ class Passes:
                 self.is_late |= made.most > 1
             for read in self.reads.of[layer]:
                 key = read.tensor, read.axis
-                if read.position is None or not read.position.moves(own):
+                needed = self.reads.along(read, own, span)
+                used = needed if made is span else self.reads.along(read, own, made)
+                if needed is None or used is None:
                     self._whole.add(key)
                     continue
-                needed = self.reads.along(read, own, span)
                 asked[key] = asked[key].joined(needed) if key in asked else needed
-                used = needed if made is span else self.reads.along(read, own, made)
                 uses = self._uses.get(key, {})
                 self._uses[key] = {**uses, layer: uses[layer].joined(used) if layer in uses else used}
 
@@ -160,19 +161,21 @@ class Passes:
         found = np.array([row.found for row in rows])
         repeats = np.array([self._repeats(layer) for layer in self.layers])
         changes_all = np.broadcast_to(changes[:, None], shape)
-        whole, new, beside, loaded, streamed = np.moveaxis(found, 1, 0)
-        return ClassTiles(changes_all, whole, new, beside, loaded, streamed, slices, self.counts, repeats)
+        rows_of = np.moveaxis(found, 1, 0)
+        return ClassTiles(changes_all, *rows_of, slices, self.counts, repeats)
 
     def _row(self, tensor: Tensor) -> TensorTiles:
-        found = np.empty((5, len(self.counts)), np.int64)
-        found[:] = ((1,), (1,), (0,), (1,), (1,))
-        whole, new, beside, loaded, streamed = found
+        found = np.empty((6, len(self.counts)), np.int64)
+        found[:] = ((1,), (1,), (0,), (1,), (1,), (tensor.element_bits,))
+        whole, new, beside, loaded, streamed, run = found
         changes = False
         for axis in tensor.axes:
             along = self._of_axis(tensor, axis)
             if along is None:
+                run *= self.extents[axis]
                 continue
             full, tile, stays, total, stream = along
+            run[:] = np.where(tile < full, tensor.element_bits, run) * tile
             if changes:  # two axes that the same passes move: no more than this
                 most, old = tile + stays, new + beside
                 beside[:] = old * most - new * tile
@@ -183,6 +186,7 @@ class Passes:
                 new[:], beside[:], loaded[:], streamed[:] = tile, stays, total, stream
             changes = True
             whole *= full
+        run[:] = np.maximum(1, run // 8) if changes else NOTHING
         return TensorTiles(changes, found)
 
     def _of_axis(self, tensor: Tensor, axis: Axis) -> tuple[int, Ints, Ints | int, Ints, Ints] | None:

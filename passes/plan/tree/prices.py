@@ -18,11 +18,6 @@ from frustum.passes.plan.tree.spans import Floats
 
 Chosen: TypeAlias = NDArray[np.intp]
 
-BUSY = 0.75
-"""A cycle in which the DRAM port waits for cores counts as such a part of one in which it moves: of plans that take
-nearly as long, one that moves fewer bytes is better.  2026-11-28."""
-
-
 @dataclass(frozen=True, eq=False)
 class NestPrices:
     """Bytes of tensors under candidates.
@@ -32,11 +27,13 @@ class NestPrices:
     Of tensors inside: `border` stays from pass to pass, `tile` is what one pass makes.  `slices`: what is streamed.
     `alive`, [layers, tensors]: 1 where a tile lives while a layer runs, or its slices pass; `replaced`: pairs of a
     layer's place and of the result and operand that share storage there.  `repeated`: infinite where too much is
-    computed again.  `busy`: bytes that the DRAM port could move while cores work; with `adds_up` they come on top.
+    computed again.  `busy`: bytes that the DRAM port could move while cores work; with `adds_up` they come on top, else
+    those that it does not move count, each as such a part of a byte as `idle` says.
     """
 
     outside: NDArray[np.bool_]
     adds_up: bool
+    idle: float
     whole: Floats
     size: Floats
     moved: Floats
@@ -76,7 +73,7 @@ class NestPrices:
         infinite where the room does not do."""
         moves = np.where(self.outside, 1.0 - shares, 0.0)
         base = self.own(shares == 1.0) + (moves > 0) @ self.size
-        moved = self.repeated + moves @ self.moved
+        moved = moves @ self.moved
         if self.adds_up:
             moved = moved + self.busy
         left = room[:, None] - base[None, :]
@@ -99,7 +96,8 @@ class NestPrices:
                 filled *= density[k]
                 found -= filled
         if not self.adds_up and self.busy.any():
-            found += np.maximum(self.busy - found, 0.0) * BUSY
+            found += np.maximum(self.busy - found, 0.0) * self.idle
+        found += self.repeated
         found[left < 0] = np.inf
         return found
 

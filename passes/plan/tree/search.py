@@ -173,8 +173,11 @@ class PlanSearch:
                 curve = self.root(found, record := ForestRecord()).curve()
             except EnoughWork:
                 break
+            is_little = self.costs is not None and (curve[self.judged] * NEAR >= found[self.judged]).all()
             if (curve[self.wanted] <= found[self.wanted] * NEARLY).all():
                 best, found, self.record = self.limits, np.minimum(found, curve), record
+            if is_little:  # prices of time are rougher than what wider searches would find
+                break
         self.limits, self.may_end = best, False
         return found
 

@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from frustum.dialects.axes.access import Affine
+from frustum.dialects.axes.access import Affine, Guard, Piece
 from frustum.dialects.axes.axis import Axis, Dim
-from frustum.dialects.axes.network import AxisNetwork, Layer
+from frustum.dialects.axes.network import AxisNetwork, Layer, Operand
 from frustum.dialects.axes.recurrence import AxisRecurrence, recurrences_of
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import ELEMENTS
@@ -47,6 +47,12 @@ class AxisRead:
     axis: Axis
     position: Affine | None
     """None: all of it, wherever the layer is."""
+    guards: tuple[Guard, ...] = ()
+    """Where it is read at all; elsewhere another piece of the operand is."""
+
+    def guard_along(self, axis: Axis) -> Guard | None:
+        """What decides whether a position that the axis does not move is read."""
+        return next((guard for guard in self.guards if guard.position.moves(axis)), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,10 +257,14 @@ class Reads:
         pieces = layer.operands[layer.storage_of].pieces
         return pieces[0].tensor if len(pieces) == 1 else None
 
-    def along(self, read: AxisRead, axis: Axis, own: PassRanges) -> PassRanges:
-        """What the read sees where its layer has these ranges of one axis and all of the others."""
+    def along(self, read: AxisRead, axis: Axis, own: PassRanges) -> PassRanges | None:
+        """What the read sees where its layer has these ranges of one axis and all of the others; None: the same in all
+        passes."""
         position = read.position
-        assert position is not None
+        if position is None:
+            return None
+        if not position.moves(axis):
+            return self._guarded(read, axis, own)
         if position.terms == ((axis, 1),) and position.is_linear and not position.offset:
             return own
         ranges: dict[Axis, Any] = {axis: (own.low, own.high)}
@@ -264,6 +274,19 @@ class Reads:
         if is_empty.any():
             found = PassRanges(np.where(is_empty, NOTHING, found.low), np.where(is_empty, -NOTHING, found.high))
         return found
+
+
+    def _guarded(self, read: AxisRead, axis: Axis, own: PassRanges) -> PassRanges | None:
+        """The same of a position that the axis does not move: it is read in passes in which a guard holds."""
+        guard, position = read.guard_along(axis), read.position
+        if guard is None or position is None:
+            return None
+        ranges: dict[Axis, Any] = {axis: (own.low, own.high)}
+        low, high = guard.position.hull(ranges)
+        is_read = (low < guard.stop) & (high > guard.start) & (own.low < own.high)
+        first, last = position.hull({})
+        low, high = np.where(is_read, max(first, 0), NOTHING), np.where(is_read, min(last, read.axis.extent), -NOTHING)
+        return PassRanges(low, high)
 
 
 def _plain_axis(read: AxisRead) -> Axis | None:
@@ -281,4 +304,16 @@ def _reads(layer: Layer) -> Iterable[AxisRead]:
                 yield from (AxisRead(piece.tensor, axis, None) for axis in piece.tensor.axes)
             else:
                 for axis, position in piece.by_leaf:
-                    yield AxisRead(piece.tensor, axis, None if position is None else position.refined())
+                    own = None if position is None else position.refined()
+                    yield AxisRead(piece.tensor, axis, own, tuple(_guards_of(operand, piece, axis, own)))
+
+
+def _guards_of(operand: Operand, piece: Piece, axis: Axis, position: Affine | None) -> Iterable[Guard]:
+    """Of one position along a tensor's axis the guards that say beside which other pieces it is read."""
+    if position is None or position.terms:
+        return
+    others = (dict(other.by_leaf).get(axis) for other in operand.pieces if other.tensor is piece.tensor)
+    moving = {own for other in others if other is not None for own, _ in other.refined().terms}
+    for guard in piece.guards:
+        if guard.fill is None and not moving.isdisjoint(own for own, _ in guard.position.refined().terms):
+            yield guard

@@ -37,7 +37,7 @@ from frustum.passes.plan.tree.nest import NO_BYTES, LoopNest
 from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
-from frustum.passes.plan.tree.wishes import NO_WISHES, Stretches, Wishes
+from frustum.passes.plan.tree.wishes import IDLE, NO_WISHES, Stretches, Wishes
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,30 @@ def fitting_plan(
     """The plan with the least of what is wished, DRAM bytes if nothing is said, and its count, with cycles where the
     wishes have a target; DoesNotFit where none fits.  `capacity`: of each cluster.
 
-    Of time and energy prices are rougher than `cycles.timed`, which judges between the plans that were found, also one
-    that leaves memory for second copies and wider slices, and that with the fewest bytes; one whose sums do not wait in
-    DRAM comes before one whose do.
+    Of time and energy prices are rougher than `cycles.timed`, which judges between the plans that were found; one whose
+    sums do not wait in DRAM comes before one whose do.
+    """
+    return good_plans(network, capacity, clusters, wishes)[0]
+
+
+def good_plans(
+    network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES
+) -> list[tuple[Sequence, Counted]]:  # fmt: skip
+    """Plans of which one may be the best, in the order in which they are judged so: of bytes one; of time and energy
+    that of the search, those that leave memory for second copies and wider slices, and one for which bytes come first.
     """
     if not network.layers:  # its outputs are views of inputs
-        return Sequence(()), count(network, Sequence(()))
+        return [(Sequence(()), count(network, Sequence(())))]
     if wishes.optimise == "bytes":
-        return _fitting_plan(network, capacity, clusters, wishes)
+        return [_fitting_plan(network, capacity, clusters, wishes)]
     assert wishes.target is not None, "time and energy are those of a target"
-    judged = [_fitting_plan(network, capacity, clusters, replace(wishes, optimise="bytes"))]
-    judged += _fitting_plans(network, capacity, clusters, wishes, (LEVELS // 2, LEVELS * 3 // 4))
+    judged = list[tuple[Sequence, Counted]]()
+    ahead, first_bytes = replace(wishes, ahead=True), replace(wishes, idle=IDLE[1])
+    for own, less in ((ahead, (LEVELS * 7 // 8, LEVELS * 3 // 4)), (wishes, ()), (first_bytes, ())):
+        for each in _fitting_plans(network, capacity, clusters, own, less):
+            judged += [each] if all(each[0] != plan for plan, _ in judged) else []
     what = "cycles" if wishes.optimise == "time" else "energy_pj"
-    return min(judged, key=lambda found: (found[1].waits_in_dram, getattr(found[1], what), found[1].dram_bytes))
+    return sorted(judged, key=lambda found: (found[1].waits_in_dram, getattr(found[1], what), found[1].dram_bytes))
 
 
 def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes) -> tuple[Sequence, Counted]:
@@ -351,7 +362,7 @@ class _Trace:
             if depth >= 0:
                 residents[inside[depth]].append(Resident(tensor.name, 0, 0))
             if share > 0:
-                part = self.part(tensor, share, place.extents, *cuts[inside[upper] :])
+                part = self.part(tensor, share, place.extents, *cuts)
                 if part is None or part.stop > 0:
                     residents[inside[upper]].append(Resident(tensor.name, 0, 0, part))
         node: Node = Compute(tuple(layer.name for layer in interior.layers))

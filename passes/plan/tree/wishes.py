@@ -12,6 +12,10 @@ from frustum.dialects.errors import Error
 from frustum.dialects.plan.check import ELEMENTS, PlanError
 from frustum.dialects.target import Target
 
+IDLE = 0.75, 0.05
+"""A cycle in which the DRAM port waits for cores counts as such a part of one in which it moves: of plans that take
+nearly as long, one that moves fewer bytes is better; and as such a part where bytes come first.  2026-11-29."""
+
 
 class WishError(Error):
     """What is asked of a plan has no meaning on the machine; the text says why, and what to change."""
@@ -50,12 +54,15 @@ class Stretches:
 class Wishes:
     """`optimise`: what there should be least of; time and energy are those of `target`.  `carry`: the type of sums that
     wait between passes (`auto`: the element type, which moves the fewest bytes).  `cuts`: the units of the outermost
-    sequence; None: those that are best."""
+    sequence; None: those that are best.  `idle`: what a cycle in which the DRAM port waits is worth, of one in which it
+    moves; `ahead`: whether what passes of a loop load and store has room for a second copy, so that they overlap."""
 
     optimise: Optimise = "bytes"
     target: Target | None = None
     carry: Carry = "auto"
     cuts: GivenCuts | None = None
+    idle: float = IDLE[0]
+    ahead: bool = False
 
     @property
     def sum_bits(self) -> int:

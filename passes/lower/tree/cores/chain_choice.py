@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -34,6 +34,13 @@ CUT = 2
 """A chain's pieces are cut along so many axes of the last result, the longest. 2026-11-28."""
 PIECES = 4096
 """More pieces than this a core does not make of one chain. 2026-11-28."""
+NEAR = 4
+"""Of pieces whose extents are quarters so many are good ones, between which others are looked for. 2026-11-29."""
+FAR = 1.5
+"""Ways that take so many times the cycles of the best one so far are not looked at further. 2026-11-29."""
+
+
+PartOf: TypeAlias = Callable[[Mapping[Axis, int], Axis | None, Mapping[Axis, int]], Made | None]
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class ChainChoice:
 
     code: Code
     ways: Sequence[Sequence[Kernel]]
-    part: Callable[[Mapping[Axis, int], Axis | None, Mapping[Axis, int]], Made | None]
+    part: PartOf
     made: Made
     elements: Mapping[Tensor, Element]
     leaving: frozenset[Tensor]
@@ -93,60 +100,128 @@ class ChainChoice:
         """Of each set of axes that pieces have several positions of, and axis that cores share, the way with the fewest
         cycles; the best first."""
         found = dict[tuple[Any, ...], CoreChain]()
-        for chain in self.candidates():
+        for chain in self.candidates(Parts(self.part)):
             several = frozenset(axis for axis, extent in chain.extents.items() if extent > 1)
             key = *map(id, chain.kernels), chain.dealt, several
             if key not in found or chain.cycles < found[key].cycles:
                 found[key] = chain
         return sorted(found.values(), key=lambda chain: chain.cycles)
 
-    def candidates(self) -> Iterator[CoreChain]:
-        for kernels in itertools.product(*self.ways):
-            whole = {axis: span_of(self.made[kernels[-1].layer.name], axis) for axis in kernels[-1].layer.result.axes}
-            free = [axis for axis, span in whole.items() if span.extent > 1]
-            free.sort(key=lambda axis: -whole[axis].extent)
-            for dealt in free if self.code.cores > 1 else [None]:
-                first = [] if dealt is None else [dealt]
-                cut = [*dict.fromkeys([*first, *free])][: CUT + len(first)]
-                if self.summed is not None:
-                    whole[self.summed] = span_of(self.made[kernels[-1].layer.name], self.summed)
-                    cut.append(self.summed)
-                yield from self.cut(kernels, whole, dealt, cut)
+    def candidates(self, known: Parts) -> Iterator[CoreChain]:
+        """With the first kernel of each layer; then with others of one layer at a time, beside the best so far."""
+        best, least = tuple(way[0] for way in self.ways if way), math.inf
+        if len(best) < len(self.ways):
+            return
+        tried = set[tuple[int, ...]]()
+        for number, way in enumerate(self.ways):
+            for kernel in way:
+                kernels = (*best[:number], kernel, *best[number + 1 :])
+                if (key := tuple(map(id, kernels))) in tried:
+                    continue
+                tried.add(key)
+                for chain in self.of_kernels(kernels, known):
+                    yield chain
+                    if chain.cycles < least:
+                        best, least = kernels, chain.cycles
+
+    def of_kernels(self, kernels: tuple[Kernel, ...], known: Parts) -> Iterator[CoreChain]:
+        whole = {axis: span_of(self.made[kernels[-1].layer.name], axis) for axis in kernels[-1].layer.result.axes}
+        free = [axis for axis, span in whole.items() if span.extent > 1]
+        free.sort(key=lambda axis: -whole[axis].extent)
+        for dealt in free if self.code.cores > 1 else [None]:
+            first = [] if dealt is None else [dealt]
+            cut = [*dict.fromkeys([*first, *free])][: CUT + len(first)]
+            if self.summed is not None:
+                whole[self.summed] = span_of(self.made[kernels[-1].layer.name], self.summed)
+                cut.append(self.summed)
+            yield from self.cut(kernels, whole, dealt, cut, known)
 
     def cut(
-        self, kernels: tuple[Kernel, ...], whole: Mapping[Axis, Span], dealt: Axis | None, cut: Sequence[Axis]
+        self, kernels: tuple[Kernel, ...], whole: Mapping[Axis, Span], dealt: Axis | None, cut: Sequence[Axis],
+        known: Parts,
     ) -> Iterator[CoreChain]:  # fmt: skip
-        """Of these axes all extents, by halves."""
+        """Of these axes extents by quarters, then those between the best ones by halves."""
         own = {axis: ceil_div(whole[axis].extent, self.code.cores if axis is dealt else 1) for axis in cut}
-        for extents in itertools.product(*(halves(own[axis]) for axis in cut)):
-            found = dict(zip(cut, extents, strict=True))
-            counts = {axis: ceil_div(own[axis], found[axis]) for axis in cut}
-            if math.prod(counts.values()) > PIECES:
-                continue
+        steps = [halves(own[axis]) for axis in cut]
+        least, latency = self.least_bytes(kernels[-1], whole, cut), self.least_cycles(kernels)
+        tried, good = set[tuple[int, ...]](), list[tuple[float, tuple[int, ...]]]()
+
+        def at(place: tuple[int, ...]) -> CoreChain | None:
+            tried.add(place)
+            found = {axis: step[k] for axis, step, k in zip(cut, steps, place, strict=True)}
+            size = least * math.prod(extent for axis, extent in found.items() if axis is not self.summed)
+            counts = {axis: ceil_div(own[axis], extent) for axis, extent in found.items()}
+            passes = math.prod(counts.values())
+            is_far = passes > PIECES or passes * latency > known.most
             order = tuple(sorted((axis for axis in cut if counts[axis] > 1), key=self.place_in(counts)))
-            if self.summed is not None and self.summed not in order:
-                continue
-            parts = self.part(found, dealt, {axis: counts[axis] for axis in order})
-            chain = CoreChain(kernels, found, dealt, order, tuple(counts[axis] for axis in order), 0.0, self.summed)
-            cycles = None if parts is None else self.cycles(chain, parts)
-            if cycles is not None:
-                yield replace(chain, cycles=cycles)
+            is_summed = self.summed is None or self.summed in order
+            if size > self.code.target.core.nram.capacity_bytes or is_far or not is_summed:
+                return None
+            parts = known.of(found, dealt, {axis: counts[axis] for axis in order})
+            chain = CoreChain(
+                kernels, found, dealt, order, tuple(counts[axis] for axis in order), 0.0, self.summed
+            )
+            cycles = None if parts is None else self.cycles(chain, parts, known.most)
+            if cycles is None:
+                return None
+            known.most = min(known.most, FAR * cycles)
+            good.append((cycles, place))
+            return replace(chain, cycles=cycles)
+
+        coarse = itertools.product(*({*range(0, len(step), 2), len(step) - 1} for step in steps))
+        yield from filter(None, map(at, sorted(coarse, key=sum)))
+        for _, (*best,) in sorted(good)[:NEAR]:
+            around = itertools.product(
+                *({max(k - 1, 0), k, min(k + 1, len(step) - 1)} for k, step in zip(best, steps, strict=True))
+            )
+            yield from filter(None, map(at, sorted({*around} - tried)))
+
+    def least_bytes(self, last: Kernel, whole: Mapping[Axis, Span], cut: Sequence[Axis]) -> int:
+        """Of a piece of one position along each of these axes the bytes of the last result."""
+        rest = math.prod(span.extent for axis, span in whole.items() if axis not in cut)
+        return rest * size_of(self.elements[last.layer.result]) * last.planes
+
+    def least_cycles(self, kernels: Sequence[Kernel]) -> int:
+        """No piece takes fewer: instructions wait for their memories."""
+        of_matrix = sum(map(is_on_matrix, kernels))
+        target = self.code.target
+        waits = max(of_matrix, len(kernels) - of_matrix) * target.core.nram.latency_cycles
+        return max(waits, 0 if self.summed else target.cluster.sram.latency_cycles)
 
     def place_in(self, counts: Mapping[Axis, int]) -> Callable[[Axis], tuple[bool, int]]:
         """Where the loop over an axis stands: that over sums inside, others by their passes."""
         return lambda axis: (axis is self.summed, counts[axis])
 
-    def cycles(self, chain: CoreChain, parts: Made) -> float | None:
-        """Of the busiest core; None where a piece does not fit."""
-        account = ChainAccount(self, chain, parts)
-        if not all(account.add(number) for number in range(len(chain.kernels))):
-            return None
-        core = self.code.target.core
-        if account.room["nram"] > core.nram.capacity_bytes or account.room["wram"] > core.wram.capacity_bytes:
-            return None
+    def cycles(self, chain: CoreChain, parts: Made, most: float) -> float | None:
+        """Of the busiest core; None where a piece does not fit, or it takes more than the most."""
+        account, core = ChainAccount(self, chain, parts), self.code.target.core
+        for number in range(len(chain.kernels)):
+            if not account.add(number) or account.passes * max(account.engines.values()) > most:
+                return None
+            if (
+                account.room["nram"] > core.nram.capacity_bytes
+                or account.room["wram"] > core.wram.capacity_bytes
+            ):
+                return None
         begins = math.prod(chain.counts[:-1])
         first = account.first + account.engines["mvdma"]
         return account.passes * max(account.engines.values()) + begins * first + account.once
+
+
+class Parts:
+    """Spans of all layers of a chain that are known, and the most cycles of ways that are looked at."""
+
+    def __init__(self, part: PartOf) -> None:
+        self.part: PartOf = part
+        self.known: dict[tuple[Any, ...], Made | None] = {}
+        self.most: float = math.inf
+
+    def of(self, extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> Made | None:
+        """What `ChainChoice.part` says."""
+        key = dealt, *extents.items(), *counts.items()
+        if key not in self.known:
+            self.known[key] = self.part(extents, dealt, counts)
+        return self.known[key]
 
 
 class ChainAccount:
@@ -173,7 +248,10 @@ class ChainAccount:
         layer, core = kernel.layer, self.code.target.core
         spans = {axis: span_of(self.parts[layer.name], axis) for axis in layer.axes}
         whole = self.choice.made[layer.name]
-        if any(spans[axis].extent < span_of(whole, axis).extent for axis in kernel.whole) and not kernel.is_online:
+        if (
+            any(spans[axis].extent < span_of(whole, axis).extent for axis in kernel.whole)
+            and not kernel.is_online
+        ):
             return False
         costs = PieceCosts(self.code, kernel, spans, elements)
         extents = {axis: np.array([span.extent]) for axis, span in spans.items()}
@@ -211,7 +289,9 @@ class ChainAccount:
         is_double = moves if several else self.choice.early
         self.room[want.memory] += (size + 16) * (1 + is_double)
         is_own = self.chain.dealt is not None and moves
-        port = _number(costs.crossing(size, costs.run_in(want, extents))[1]) * (self.code.cores if is_own else 1)
+        port = _number(costs.crossing(size, costs.run_in(want, extents))[1]) * (
+            self.code.cores if is_own else 1
+        )
         speed = cluster.core.mvdma.bytes_per_cycle if is_own else cluster.bus.bytes_per_cycle
         cycles = max(size / speed, port) + cluster.sram.latency_cycles
         if self.chain.summed is not None and not any(step_at(spans[axis], self.level) for axis in want.axes):
@@ -229,4 +309,3 @@ def is_moved(want: Want, spans: Spans, whole: Spans) -> bool:
 
 def _number(value: Any) -> float:
     return float(np.asarray(value).item())
-

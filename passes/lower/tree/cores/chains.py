@@ -17,9 +17,7 @@ from xdsl.ir import Block
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Affine, Span
-from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.chain_choice import ChainChoice, CoreChain
 from frustum.passes.lower.tree.cores.chain_writer import ChainWriter
 from frustum.passes.lower.tree.cores.links import reads_in_core
@@ -43,8 +41,6 @@ class Chains(Streaming):
     """Finds chains and writes them; `handing`: what the compute that is written hands on."""
 
     handing: frozenset[Tensor]
-    later: int
-    most: int
     used: int
 
     def chains_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Iterator[CoreChain]:
@@ -81,10 +77,6 @@ class Chains(Streaming):
         if not self.is_here(last.result) and last.result not in self.handing:
             found[last.result] = {axis: span_of(made[last.name], axis) for axis in last.result.axes}
         return found
-
-    def size_of(self, tensor: Tensor, box: Mapping[Axis, Span]) -> int:
-        """Bytes of a box of a tensor."""
-        return math.prod(span.extent for span in box.values()) * size_of(self.elements[tensor]) * self.planes(tensor)
 
     def linked(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> list[Layer]:
         """So many of the layers as may follow each other in the cores."""
@@ -219,31 +211,31 @@ class Chains(Streaming):
 
     def write_chain(self, chain: CoreChain, made: Made) -> bool:
         """Adds a chain; false, and nothing, where instructions cannot say it."""
-        code, used = self.code, self.used
+        code, taken = self.code, (self.used, self.most, self.later)
         block, stage, depth = code.block, code.stage, code.depth
         code.block = Block()
         layers = [kernel.layer for kernel in chain.kernels]
-        crossing, last = self.crossing(layers, made), layers[-1]
+        crossing, last, kept, is_behind = self.crossing(layers, made), layers[-1], 0, False
         before = {tensor: len(self.here[tensor]) for tensor in crossing}
         try:
             for tensor, box in crossing.items():
                 (user, *_) = [each for each in layers if each.result is tensor or tensor in self.read_by(each.name)]
-                size = aligned(self.size_of(tensor, box))
-                is_ahead = tensor is not last.result and self.comes_ahead(tensor, size)
-                with self.code.at_stage(self.code.stage - is_ahead):
-                    self.stream([user.name], tensor, made, 1 + is_ahead, box)
-                if is_ahead:
-                    self.most, self.later = self.most + 2 * size, self.later - 2 * size
+                own = self.stream_once([user.name], tensor, made, box)
+                kept, is_behind = kept + own, is_behind or (tensor is last.result and own > 0)
             self.write_links(chain, made)
             if last.result in crossing:
-                self.store(last, crossing[last.result])
+                with code.at_stage(code.stage + is_behind):
+                    self.store(last, crossing[last.result])
             is_written = True
         except NotLowered:
             is_written = False
             del code.counts[depth:], code.around[depth:]
         for tensor in [t for t in crossing if len(self.here[t]) > before[t]]:
             self.here[tensor].pop()
-        self.used = used
+        if is_written:
+            self.used = taken[0] + kept
+        else:
+            self.used, self.most, self.later = taken
         written, code.block, code.stage = code.block, block, stage
         for op in list(written.ops) if is_written else ():
             op.detach()
@@ -261,12 +253,6 @@ class Chains(Streaming):
             ]
         leaving = [number for number, layer in enumerate(layers) if self.leaves_core(layer, layers)]
         ChainWriter(code, chain, writers, [self.numbers[layer.name] for layer in layers], leaving).write()
-
-    def comes_ahead(self, tensor: Tensor, size: int) -> bool:
-        """Whether a box is loaded a pass of the innermost loop ahead: into a second buffer, for which there is room in
-        all of the loop's body."""
-        room = min(self.later, self.capacity - self.most, self.capacity - self.used)
-        return self.code.stage > 0 and tensor not in self.made_here and 2 * size <= room
 
     def cut_of(self, layer: Layer, chain: CoreChain, made: Made, indices: Sequence[Affine]) -> dict[Axis, Span]:
         """The piece of the last layer's result in a pass of these loops."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
-from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import ZERO, Span
 from frustum.passes.lower.tree.kernels.joins import join_kernel
 from frustum.passes.lower.tree.kernels.kernel import Kernel
@@ -23,13 +22,11 @@ from frustum.passes.lower.tree.sram_buffers import SramBuffers
 
 
 class CoreParts(SramBuffers):
-    """Writes parts of layers; `inside`: layers of the innermost loop."""
+    """Writes parts of layers."""
 
-    capacity: int
     known: Known
     known_steps: dict[Layer, Mapping[Axis, int]]
     used: int
-    inside: frozenset[str]
 
     def part(self, layer: Layer, spans: Mapping[Axis, Span], slices: Axis | None = None) -> PartWriter:
         """A part of a layer whose operands and result lie in SRAM; `slices`: the axis of a loop that has it alone."""
@@ -57,11 +54,6 @@ class CoreParts(SramBuffers):
             kernel, spans, pieces, self.sources, self.here[layer.result], self.elements, running, gates, sums, slices,
             self.made_here,
         )  # fmt: skip
-
-    @property
-    def made_here(self) -> frozenset[Tensor]:
-        """What the innermost loop of the plan makes in its passes."""
-        return frozenset(self.layers[name].result for name in self.inside)
 
     def join_parts(self, layer: Layer, made: Made, own: Spans) -> None:
         """A reduction of which each cluster has made its part, `own`: all get those of the others, and join them."""

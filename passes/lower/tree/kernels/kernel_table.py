@@ -27,6 +27,7 @@ from frustum.passes.lower.tree.kernels.norms import (
 )
 from frustum.passes.lower.tree.kernels.products import ProductKernel, product_kernels
 from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
+from frustum.passes.lower.tree.kernels.shared import shared_kernels
 from frustum.passes.lower.tree.kernels.vectors import (
     BinaryKernel,
     LrnKernel,
@@ -82,6 +83,13 @@ def _summed(layer: Layer) -> frozenset[Axis]:
 
 def _elements(layer: Layer, count: int | None = None) -> tuple[Want, ...]:
     return tuple(plain_want(layer, k, layer.axes) for k in range(len(layer.operands) if count is None else count))
+
+
+def _products(layer: Layer) -> Iterator[Kernel]:
+    for kernel in product_kernels(layer):
+        yield kernel
+        if kernel.on_vector:
+            yield from shared_kernels(replace(kernel, on_vector=False))
 
 
 def _unary(layer: Layer) -> Iterator[Kernel]:
@@ -190,7 +198,7 @@ def _resize(layer: Layer) -> Iterator[Kernel]:
 
 
 KERNELS: dict[tuple[type[Operation], str], Makes] = {
-    (g.ConvOp, ""): product_kernels,
+    (g.ConvOp, ""): _products,
     (g.MatmulOp, ""): product_kernels,
     (g.AttentionOp, "scores"): product_kernels,
     (g.AttentionOp, "softmax"): _powers,

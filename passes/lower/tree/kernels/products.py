@@ -14,7 +14,7 @@ from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.graph.axes.reader import zero_of
-from frustum.dialects.isa.program import ZERO, Act, Affine, Box, View
+from frustum.dialects.isa.program import Act, Affine, Box, View
 from frustum.dialects.plan.carried import RUNNING
 from frustum.dialects.plan.layer_cycles import MatrixProduct, products_of
 from frustum.passes.lower.tree.code import Code
@@ -141,13 +141,15 @@ class ProductKernel(Kernel):
                 seen.append(stride)
         first = own.groups or own.channels
         taps = [self.tap_stride(weights, window) for window in self.windows]
-        view = View(weights.element, ZERO, (
+        view = View(weights.element, Affine(weights.offset), (
             stride_of(weights, (*own.groups, *own.channels), code, work) if first else 0,
             stride_of(weights, own.sums, code, work), *taps,
         ))  # fmt: skip
         held = {name: work.operands[k] for name, k in (self.extra or {}).items() if k in work.operands}
         vectors = {
-            f"{EXTRA[name]}_view": View(each.element, ZERO, (0, stride_of(each, dims[1], code, work), 0, 0))
+            f"{EXTRA[name]}_view": View(
+                each.element, Affine(each.offset), (0, stride_of(each, dims[1], code, work), 0, 0)
+            )
             for name, each in held.items() if name != "residual"
         }  # fmt: skip
         numbers: dict[str, Any] = {

@@ -36,6 +36,8 @@ Cut: TypeAlias = Mapping[Layer, Axis]
 """The axis of each layer of which slices are parts; of none where all is one slice."""
 PARTS = 4
 """A part is cut into so many slices at least, so that loads go on while cores compute. 2026-11-28."""
+LEAST = 4
+"""Smaller steps than twice this are not halved. 2026-11-29."""
 LINES = 16
 """Steps are multiples of this where there is room: lines and channels of matrix units. 2026-11-28."""
 
@@ -91,6 +93,8 @@ class Slices:
     moving: frozenset[Tensor]
     frames: tuple[Frame, ...]
     cycles: float
+    sizes: Mapping[Tensor, int]
+    """Bytes of SRAM."""
 
 
 @dataclass(frozen=True)
@@ -244,14 +248,21 @@ class _SlicesAlong:
             if step == self.extent or step % even == 0:
                 yield step
             quarter = ceil_div(self.extent, PARTS)
-            step = (quarter if quarter < step else 0) if step <= LINES else max(LINES, step // 2 // LINES * LINES)
+            if step > LINES:
+                step = max(LINES, step // 2 // LINES * LINES)
+            else:
+                step = quarter if quarter < step else step // 2 if step > LEAST else 0
 
     def bytes_of(self, step: int) -> int:
         """Of SRAM."""
-        return sum(
-            _size(self.part(tensor, step)) * self.width(tensor) * (1 + (tensor in self.moving))
+        return sum(self.sizes(step).values())
+
+    def sizes(self, step: int) -> dict[Tensor, int]:
+        """Of each tensor, with two copies of a slice."""
+        return {
+            tensor: _size(self.part(tensor, step)) * self.width(tensor) * (1 + (tensor in self.moving))
             for tensor in self.tensors
-        )
+        }
 
     def home(self, tensor: Tensor) -> Place:
         frame = next((frame for frame in self.frames if tensor is frame.tensor), None)
@@ -279,7 +290,8 @@ class _SlicesAlong:
         dealt = (frame.tensor for frame in self.frames)
         elements = sum(_size(self.part(tensor, step)) * (count if tensor in self.moving else 1) for tensor in dealt)
         scattered = elements * sram.minimum_run_bytes / sram.port_bytes_per_cycle
-        return Slices(self.cut, step, count, self.moving, self.frames, max(total, cores, scattered) + first)
+        cycles = max(total, cores, scattered) + first
+        return Slices(self.cut, step, count, self.moving, self.frames, cycles, self.sizes(step))
 
     def port_bytes(self, tensor: Tensor, step: int) -> int:
         """Bytes of a box at the DRAM port."""

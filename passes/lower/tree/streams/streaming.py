@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from frustum.dialects.axes.axis import Axis
@@ -30,8 +30,7 @@ class Streaming(CoreParts):
         used, stage = self.used, self.code.stage
         whole = {member.layer.name: dict(member.spans) for member in members}
         boxes = {tensor: self.box_of(tensor, list(whole), whole) for member in members for tensor in member.tensors}
-        framed = self.framed(members, chosen)
-        self.open(members, chosen, whole, boxes, is_moving=False)
+        kept = self.open(members, chosen, whole, boxes, is_moving=False)
         with self.code.repeat(chosen.count) as index:
             inner = {
                 m.layer.name: m.sliced(self.code, chosen.cut, chosen.step, index, chosen.count) for m in members
@@ -49,33 +48,60 @@ class Streaming(CoreParts):
         self.code.stage = stage
         for writer in (writer for writer in writers if writer.stays):
             writer.leave()
-        self.close(members, chosen, whole, is_moving=False)
-        for tensor in {*boxes} | framed:
+        self.close(members, chosen, whole, kept, is_moving=False)
+        for tensor in {*boxes} | self.framed(members, chosen):
             self.here[tensor].pop()
-        self.used = used
+        self.used = used + sum(kept.values())
 
     def open(
         self, members: Sequence[SlicedLayer], chosen: Slices, made: Made,
         boxes: Mapping[Tensor, Mapping[Axis, Span]], *, is_moving: bool,
-    ) -> None:  # fmt: skip
-        """Buffers of what comes in slices, or of what does not, and what is loaded into them."""
-        copies = 2 if is_moving and chosen.count > 1 else 1
-        framed = self.framed(members, chosen)
+    ) -> dict[Tensor, int]:  # fmt: skip
+        """Buffers of what comes in slices, or of what does not, and what is loaded into them.  Of the latter that have
+        two copies the bytes of both."""
+        framed, kept = self.framed(members, chosen), dict[Tensor, int]()
+        slices = sum(size for tensor, size in chosen.sizes.items() if tensor in chosen.moving)
         for tensor, box in boxes.items():
             names = [member.layer.name for member in members if tensor in member.tensors]
             is_result = tensor is self.layers[names[0]].result
-            if (tensor in chosen.moving) == is_moving and not (is_result and tensor in framed):
-                self.stream(names, tensor, made, copies, box)
+            if (tensor in chosen.moving) is not is_moving or (is_result and tensor in framed):
+                continue
+            if is_moving:
+                self.stream(names, tensor, made, 2 if chosen.count > 1 else 1, box)
+            elif size := self.stream_once(names, tensor, made, box, slices):
+                kept[tensor] = size
         for frame in chosen.frames:
             if (frame.tensor in chosen.moving) == is_moving:
-                self.open_frame(frame, framed_parts(frame, members, made), copies)
+                self.open_frame(frame, framed_parts(frame, members, made), 2 if is_moving and chosen.count > 1 else 1)
+        return kept
 
-    def close(self, members: Sequence[SlicedLayer], chosen: Slices, made: Made, *, is_moving: bool) -> None:
-        """Results that come in slices, or those that do not, go to DRAM."""
+    def stream_once(
+        self, names: Sequence[str], tensor: Tensor, made: Made, box: Mapping[Axis, Span], beside: int = 0
+    ) -> int:  # fmt: skip
+        """A buffer for all that layers touch of a tensor.  It has two copies where passes of the loop around can
+        overlap so, and there is room for it and so much beside it: what is loaded comes a pass ahead, and what is made
+        goes a pass behind.  The bytes of both, or 0."""
+        size, most = aligned(self.size_of(tensor, box)), self.most
+        is_result = tensor is self.layers[names[0]].result
+        overlaps = self.leaves_behind(tensor) if is_result else self.comes_ahead(tensor)
+        if not (overlaps and self.has_second(size, beside)):
+            self.stream(names, tensor, made, 1, box)
+            return 0
+        with self.code.at_stage(self.code.stage - (not is_result)):
+            self.stream(names, tensor, made, 2, box)
+        self.keep_second(2 * size, most)
+        return 2 * size
+
+    def close(
+        self, members: Sequence[SlicedLayer], chosen: Slices, made: Made, kept: Collection[Tensor] = (), *,
+        is_moving: bool,
+    ) -> None:  # fmt: skip
+        """Results that come in slices, or those that do not, go to DRAM: of two copies a pass behind."""
         framed = self.framed(members, chosen)
         for layer in (member.layer for member in members if member.is_stored and member.layer.result not in framed):
             if (layer.result in chosen.moving) == is_moving:
-                self.store(layer, self.box_of(layer.result, [layer.name], made))
+                with self.code.at_stage(self.code.stage + (layer.result in kept)):
+                    self.store(layer, self.box_of(layer.result, [layer.name], made))
         for frame in chosen.frames:
             if (frame.tensor in chosen.moving) == is_moving:
                 self.store_frame(frame, framed_parts(frame, members, made))
