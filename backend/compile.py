@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -142,32 +142,65 @@ def built(
     `machine`: the target that it is for, where the module is planned for a smaller one.
     Source: docs/techniques/output-split.md, "When".
     """
-    work = _Encoder(run, machine)
+    work, known = _Encoder(run, machine), None
     if count_run is not None and may_choose(module, choices, stop):
-        module, stop = with_best_plan(module, choices, run, stop, partial(_cost, choices, work, count_run)), PLANNED
+        trials = _Trials(choices, work, count_run)
+        module, number = with_best_plan(module, choices, run, stop, trials.cost)
+        stop, known = PLANNED, trials.known.get(number) if run.at_stop is None else None
     if not choices.if_better or LOWERED not in stops_after(stop or stop_of(module)):
-        return Built(work.encoded(fixed(module, choices, run, stop), choices).executable(), None)
-    return _smaller(module, choices, work, stop, count_run)
+        is_known = known is not None and choices.compression == "none"
+        encoded = known.encoded if known and is_known else work.encoded(fixed(module, choices, run, stop), choices)
+        return Built(encoded.executable(), known.count if known and is_known else None)
+    return _smaller(module, choices, work, stop, count_run, known)
 
 
-def _cost(choices: Choices, work: _Encoder, count_run: CountRun, module: ModuleOp) -> tuple[int, int]:
-    """Cycles and DRAM bytes of a module with a plan, with weights as they are."""
-    plain = replace(choices, compression="none")
-    found = _counted(work.encoded(fixed(module, plain, Run(None, work.run.seconds), PLANNED), plain), count_run).cost
-    return found.cycles, found.dram_bytes
+@dataclass
+class _Trial:
+    """A module with a plan: its code, what a run of it costs, and the module where weights lie as they are."""
+
+    encoded: _Encoded
+    count: Count
+    kept: list[tuple[ModuleOp, Choices]]
+
+
+@dataclass
+class _Trials:
+    """Modules with plans from which one is chosen, with weights as they are."""
+
+    choices: Choices
+    work: _Encoder
+    count_run: CountRun
+    known: dict[int, _Trial] = field(default_factory=dict)
+
+    def cost(self, number: int, module: ModuleOp) -> tuple[int, int]:
+        """Cycles and DRAM bytes of one, which is noted."""
+        plain, kept = replace(self.choices, compression="none"), list[tuple[ModuleOp, Choices]]()
+
+        def keep(choices: Choices, module: ModuleOp) -> None:
+            kept[:] = [(module.clone(), choices)] if self.choices.if_better else []
+
+        done = fixed(module, plain, Run(None, self.work.run.seconds), PLANNED, keep)
+        encoded = self.work.encoded(done, plain)
+        count = _counted(encoded, self.count_run)
+        self.known[number] = _Trial(encoded, count, kept)
+        return count.cost.cycles, count.cost.dram_bytes
 
 
 def _smaller(
-    module: ModuleOp, choices: Choices, work: _Encoder, stop: str | None, count_run: CountRun | None
+    module: ModuleOp, choices: Choices, work: _Encoder, stop: str | None, count_run: CountRun | None,
+    known: _Trial | None,
 ) -> Built:  # fmt: skip
-    """Of a module with weights as they are and with compressed ones, as `built` says."""
+    """Of a module with weights as they are and with compressed ones, as `built` says; `known`: the first."""
     run = work.run
     raw_choices, kept = replace(choices, compression="none"), list[tuple[ModuleOp, Choices]]()
 
     def keep(choices: Choices, module: ModuleOp) -> None:
         kept[:] = [(module.clone(), choices)] if count_run is not None else []
 
-    raw = work.encoded(fixed(module, raw_choices, run, stop, keep), raw_choices)
+    if known is None:
+        raw = work.encoded(fixed(module, raw_choices, run, stop, keep), raw_choices)
+    else:
+        raw, kept = known.encoded, known.kept
     if not kept:  # nobody counts, or the module has nothing in which weights are held
         return Built(raw.executable(), None)
     assert count_run is not None
@@ -176,7 +209,7 @@ def _smaller(
     smaller = _compressed(before.clone(), asked, work)
     if smaller is None:
         return Built(raw.executable(), None)
-    plain = _counted(raw, count_run)
+    plain = _counted(raw, count_run) if known is None else known.count
     while smaller is not None:
         less = _counted(smaller, count_run)
         if _is_less(less.cost, plain.cost, MOST_CYCLES if asked.is_tree or asked.raw_layers else 1.0):

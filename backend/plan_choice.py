@@ -36,11 +36,12 @@ def may_choose(module: ModuleOp, choices: Choices, stop: str | None) -> bool:
 
 
 def with_best_plan(
-    module: ModuleOp, choices: Choices, run: Run, stop: str | None, cost: Callable[[ModuleOp], tuple[int, int]]
-) -> ModuleOp:  # fmt: skip
-    """The module at stop `fused`, with those plans whose program takes the fewest cycles; `cost` counts these and DRAM
-    bytes.  Of those that take nearly as long the one that moves the fewest is taken.  Plans of which no program is
-    made, or none that fits, are left out; where that is so of all, the first one stays, and whoever goes on is told.
+    module: ModuleOp, choices: Choices, run: Run, stop: str | None, cost: Callable[[int, ModuleOp], tuple[int, int]]
+) -> tuple[ModuleOp, int]:  # fmt: skip
+    """The module at stop `fused`, with those plans whose program takes the fewest cycles, and their number; `cost`
+    counts these and DRAM bytes, of the plans of a number.  Of those that take nearly as long the one that moves the
+    fewest is taken.  Plans of which no program is made, or none that fits, are left out; where that is so of all, the
+    first one stays, and whoever goes on is told.
     """
     after = stops_after(stop or stop_of(module))
     run.advance(module, after[: after.index(PLANNED)], choices)
@@ -50,12 +51,12 @@ def with_best_plan(
     costs = dict[int, tuple[int, int]]()
     for number, each in enumerate(found if len(found) > 1 else ()):
         with suppress(DoesNotFit, NotLowered):
-            costs[number] = cost(each.clone())
+            costs[number] = cost(number, each.clone())
     most = NEAR * min((cycles for cycles, _ in costs.values()), default=0)
     near = (number for number, (cycles, _) in costs.items() if cycles <= most)
-    chosen = found[min(near, key=lambda number: costs[number][::-1], default=0)]
-    run.arrived(PLANNED, chosen, choices)
-    return chosen
+    best = min(near, key=lambda number: costs[number][::-1], default=0)
+    run.arrived(PLANNED, found[best], choices)
+    return found[best], best
 
 
 def _only(module: ModuleOp, number: int) -> ModuleOp:

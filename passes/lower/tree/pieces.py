@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,10 +37,18 @@ CUT = 3
 """Along so many axes, the longest, all candidates are looked at; along others all positions or one. 2026-11-28."""
 NEAR = 4
 """So many of the best candidates are looked at exactly. 2026-11-28."""
+MOST_KNOWN = 100_000
+"""So many choices of a machine are kept. 2026-11-29."""
 Extents: TypeAlias = dict[Axis, NDArray[np.int64]]
 """Of each axis the extent of a piece, for all candidates."""
 Known: TypeAlias = dict[tuple[Any, ...], tuple[tuple[int, ...], int, tuple[int, ...], float] | None]
 """Choices that were made before: extents, the dealt axis, the order of loops, by numbers of axes; cycles."""
+
+
+@lru_cache(maxsize=4)
+def known_pieces(target: Target) -> Known:
+    """The choices that were made for a machine: parts of several plans are alike."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -309,6 +317,8 @@ class PieceChoice(PieceCosts):
             return Candidate(self.kernel, Pieces({}, None, ()), 0.0)
         key = self.signature()
         if key not in self.known:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
             found = min(self.candidates(), key=lambda each: each.cycles, default=None)
             self.known[key] = None if found is None else self.numbered(found)
         known = self.known[key]
@@ -373,10 +383,11 @@ class PieceChoice(PieceCosts):
         return extents, dealt, tuple(place[axis] for axis in pieces.order), found.cycles
 
     def candidates(self) -> Iterator[Candidate]:
-        """Of each axis that cores may share, and order of loops, the best.  One position is one piece."""
+        """Of all axes that cores may share, and orders of loops, the best.  One position is one piece."""
         if not self.axes:
             yield Candidate(self.kernel, Pieces({}, None, ()), float(self.target.core.nram.latency_cycles))
             return
+        ways = list[tuple[float, Extents, Axis | None, tuple[Axis, ...]]]()
         for dealt in self.dealt_axes():
             extents = self.cuts(dealt)
             may_be = self.fits(extents, dealt) & self.is_writable(extents, dealt)
@@ -388,9 +399,11 @@ class PieceChoice(PieceCosts):
                 cycles = self.cycles(extents, dealt, order, computing)
                 for k in np.argsort(cycles, kind="stable")[:NEAR].tolist():
                     own = {axis: each[k : k + 1] for axis, each in extents.items()}
-                    exact = self.cycles(own, dealt, order, self.computing(own, is_exact=True))
-                    pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
-                    yield Candidate(self.kernel, pieces, float(exact[0]))
+                    ways.append((float(cycles[k]), own, dealt, order))
+        for _, own, dealt, order in sorted(ways, key=lambda way: way[0])[:NEAR]:
+            exact = self.cycles(own, dealt, order, self.computing(own, is_exact=True))
+            pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
+            yield Candidate(self.kernel, pieces, float(exact[0]))
 
     def dealt_axes(self) -> list[Axis | None]:
         if self.code.cores == 1:

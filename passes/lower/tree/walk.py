@@ -36,7 +36,7 @@ from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import DramTensors
 from frustum.passes.lower.tree.loop_spans import Made, PlanLoop, Roll
 from frustum.passes.lower.tree.over_clusters import Dealt
-from frustum.passes.lower.tree.pieces import Known
+from frustum.passes.lower.tree.pieces import Known, known_pieces
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import (
     NotLowered,
@@ -154,7 +154,7 @@ class PlanWalk(ClusterLoops):
         self.stored: dict[Tensor, list[Stored]] = defaultdict(list)
         self.below: set[Tensor] = set()
         self.periods: dict[int, int] = {}
-        self.known: Known = {}
+        self.known: Known = known_pieces(code.target)
         self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
 

@@ -313,7 +313,17 @@ class LoopNest:
         tiles = dict(zip(interior.tensors, np.add(*self.buffers), strict=True))
         inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
         parts = [self.loops.parts.at(numbers) for numbers in self.nests]
-        return interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside, interior.sliced)
+        found = interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside, interior.sliced)
+        return found if interior.costs.is_energy else found * self._begun
+
+    @cached_property
+    def _begun(self) -> Floats:
+        """How much longer loops take in which early layers are a pass ahead of those that read rows of several: in
+        the passes before the first these work alone."""
+        within = ~self.interior.outside[:, None]
+        is_ahead = (((own.beside > 0) & within).any(axis=0) for own in self.along)
+        factors = (1 + ahead / own.counts for ahead, own in zip(is_ahead, self.along, strict=True))
+        return math.prod(factors, start=np.ones(self.shape[1]))
 
     def _repeated(self) -> Floats:
         """Infinite where too much is computed again."""

@@ -161,16 +161,16 @@ class Reads:
         self._copies: dict[Tensor, float] = {}
         self.users: dict[Tensor, tuple[Layer, ...]] = {tensor: () for tensor in network.tensors}
         """Its maker, then its readers."""
+        self.touched: dict[Layer, tuple[Tensor, ...]] = {
+            layer: tuple(dict.fromkeys((*(piece.tensor for k in layer.operands for piece in k.pieces), layer.result)))
+            for layer in network.layers
+        }
         for layer in network.layers:
-            for tensor in dict.fromkeys((*(read.tensor for read in self.of[layer]), layer.result)):
+            for tensor in self.touched[layer]:
                 self.users[tensor] += (layer,)
         self.recurrences = recurrences_of(network.layers)
         for tensor in (tensor for each in self.recurrences for tensor in each.carried):
             self.users[tensor] = tuple(sorted(self.users[tensor], key=lambda layer: layer.result is not tensor))
-        self.touched: dict[Layer, tuple[Tensor, ...]] = {
-            layer: tuple(dict.fromkeys((*(read.tensor for read in reads), layer.result)))
-            for layer, reads in self.of.items()
-        }
         self._shares: dict[tuple[Tensor, tuple[Layer, ...]], float] = {}
         self._least_shares: dict[tuple[Tensor, tuple[Layer, ...]], float] = {}
         self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
