@@ -23,6 +23,10 @@ from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Floats, Ints
 from frustum.passes.plan.tree.wishes import WishError, Wishes
 
+APART = 0.5
+"""Of the time in which engines could work at once, such a part they wait for each other at least: not all layers of a
+nest become one chain. 2026-11-29."""
+
 
 @dataclass(frozen=True)
 class LayerParts:
@@ -125,15 +129,10 @@ class NestCosts:
         if self.is_energy:
             return total[0] / crossing_pj(self.target)
         busiest = total[:3].max(axis=0)
-        passes = np.maximum.reduce(
-            [np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))]
-        )
-        cycles = (
-            busiest
-            + (total[3] - busiest) / np.maximum(passes, 1.0)
-            + total[4]
-            + passes * self.target.chip.dram.latency_cycles
-        )
+        passes = np.maximum.reduce([np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))])
+        apart = np.maximum(1 / np.maximum(passes, 1.0), APART)
+        cycles = busiest + (total[3] - busiest) * apart + total[4]
+        cycles = cycles + passes * self.target.chip.dram.latency_cycles
         return cycles * self.target.chip.dram.port_bytes_per_cycle
 
     def waits(

@@ -19,11 +19,9 @@ from frustum.dialects.axes.classes import Class, classes_of, why_not
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.recurrence import AxisRecurrence, is_at_own_position
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.count import SLICE
 from frustum.passes.plan.tree.spans import Extents, Ints, Reads
 
-GRAIN = 16
-"""Steps along axes of weights, and of sums of products, are multiples of this: channels or lines of a matrix unit.
-2026-11-28."""
 COUNTS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 """Numbers of passes that are tried: about a quarter more each. 2026-11-28."""
 
@@ -326,13 +324,14 @@ def cuts_apart(reads: Reads) -> frozenset[int]:
 
 
 def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:
-    """Candidate steps along a class's reference axis, from the largest."""
+    """Candidate steps along a class's reference axis, from the largest: along axes of weights, and of sums of products,
+    multiples of channels or lines of a matrix unit."""
     if group is interval.steps:
         return [1]
     extent = extents[interval.reference(group)]
     of_weights = any(axis in group for t in interval.touched if t.kind is Kind.WEIGHT for axis in t.axes)
     is_summed = any(axis in group for layer in interval.layers if layer.macs for axis in layer.combine)
-    grain = GRAIN if (of_weights or is_summed) and extent > GRAIN else 1
+    grain = SLICE if (of_weights or is_summed) and extent > SLICE else 1
     grain = math.lcm(grain, finer(interval, group, extents))
     found: dict[int, None] = {}
     for count in (*COUNTS, extent):

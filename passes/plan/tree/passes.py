@@ -161,8 +161,8 @@ class Passes:
         found = np.array([row.found for row in rows])
         repeats = np.array([self._repeats(layer) for layer in self.layers])
         changes_all = np.broadcast_to(changes[:, None], shape)
-        rows_of = np.moveaxis(found, 1, 0)
-        return ClassTiles(changes_all, *rows_of, slices, self.counts, repeats)
+        whole, new, beside, loaded, streamed, run = np.moveaxis(found, 1, 0)
+        return ClassTiles(changes_all, whole, new, beside, loaded, streamed, run, slices, self.counts, repeats)
 
     def _row(self, tensor: Tensor) -> TensorTiles:
         found = np.empty((6, len(self.counts)), np.int64)

@@ -285,8 +285,9 @@ class Reads:
         low, high = guard.position.hull(ranges)
         is_read = (low < guard.stop) & (high > guard.start) & (own.low < own.high)
         first, last = position.hull({})
-        low, high = np.where(is_read, max(first, 0), NOTHING), np.where(is_read, min(last, read.axis.extent), -NOTHING)
-        return PassRanges(low, high)
+        return PassRanges(
+            np.where(is_read, max(first, 0), NOTHING), np.where(is_read, min(last, read.axis.extent), -NOTHING)
+        )
 
 
 def _plain_axis(read: AxisRead) -> Axis | None:
