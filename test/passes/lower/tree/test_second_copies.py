@@ -1,0 +1,55 @@
+"""Results that passes of a loop leave: with room for two copies they go to DRAM a pass behind."""
+
+from __future__ import annotations
+
+import lowered_plans
+import pytest
+
+from frustum.dialects import graph as g
+from frustum.dialects.plan.count import count
+from frustum.runtime.machine import Machine
+
+
+def convolutions(net):
+    x = net.conv(net.input(1, 6, 21, 13), 10, 3, act="relu")
+    return net.unary("sigmoid", net.conv(x, 7, 3))
+
+
+def products(net):
+    """A sum over channels in a loop, in a result that stays around it."""
+    w = net.weight(40, 24, scale=0.2)
+    return net.unary("relu", net.layer(g.MatmulOp(net.input(30, 40), w, net.weight(24))))
+
+
+ROLLING = "resident w, w.1, w.2, w.3 for conv_2.y step 4 rolling { resident x0 compute conv_1, conv_2 }"
+SUMS = "for x0.0 step 7 { resident matmul_1 for x0.1 step 16 { compute matmul_1 } }"
+PLANS = {
+    "a compute": (convolutions, "compute conv_1 for conv_2.y step 4 { compute conv_2 } compute unary_3"),
+    "rolling": (convolutions, f"{ROLLING} compute unary_3"),
+    "resident": (products, f"{SUMS} compute unary_2"),
+    "read in the loop": (products, "for x0.0 step 7 { { compute matmul_1 } { compute unary_2 } }"),
+    "uneven": (convolutions, "for conv_1.y ranges [0, 9, 13, 21] { compute conv_1 } compute conv_2, unary_3"),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("room", ["much", "little"])
+def test_values_and_bytes_with_and_without_second_copies(name, room):
+    build, text = PLANS[name]
+    case = lowered_plans.case(build, text)
+    need = count(case.axes, case.plan).sram_bytes
+    size = 1 << 18 if room == "much" else need // 64 * 64 + 1024
+    moved, claimed = lowered_plans.check_lowered(case, lowered_plans.machine(sram_bytes=size))
+    assert moved == claimed
+
+
+def test_passes_overlap_where_there_is_room():
+    """Rows of a product without slices: one pass stores while the next one is made."""
+    case = lowered_plans.case(products, PLANS["resident"][1])
+    need = count(case.axes, case.plan).sram_bytes
+    cycles = [
+        Machine(lowered_plans.executable_of(case.module, case.plan, lowered_plans.machine(sram_bytes=size)))
+        .run({}, "timing").timeline.total_cycles
+        for size in (1 << 18, need // 64 * 64 + 1024)
+    ]  # fmt: skip
+    assert cycles[0] < cycles[1]
