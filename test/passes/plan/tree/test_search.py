@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 
 from frustum.backend import targets
 from frustum.backend.network_to_plan import networks_to_plan
+from frustum.dialects import graph as g
 from frustum.dialects.plan.count import count
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.loading import load_model
 from frustum.passes.plan.tree import search as search_module
+from frustum.passes.plan.tree.intervals import LayerInterval
 from frustum.passes.plan.tree.search import PlanSearch, searched
+from frustum.passes.plan.tree.spans import Reads
 from frustum.passes.plan.tree.trace import fitting_plan, plan_of
 from frustum.passes.plan.tree.units import LEVELS
 from frustum.passes.zoo import zoo_model
@@ -81,6 +84,32 @@ def test_rows_roll_where_maps_do_not_fit():
     found = check(net, 1 << 14)
     assert found.dram_bytes == net.compulsory_bytes
     assert found.points[net.layers[0].name] == 64 * 64 * 8 * 4 * 9, "no row is made twice"
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_rows_roll_with_borders_of_their_own_rows(mode):
+    """The first row and the last one are read at the ends alone."""
+
+    def bordered(x, w):
+        wide = g.BorderOp(mode, x, (1, 1), (1, 1))
+        return wide, g.ConvOp(wide.result, w, None, (1, 1), (0, 0, 0, 0))
+
+    net = network(bordered, (1, 4, 64, 64), (8, 4, 3, 3))
+    assert check(net, 1 << 14).dram_bytes == net.compulsory_bytes
+
+
+def test_what_has_no_axes_is_outside_where_others_read_it():
+    """A mean of everything, in a loop over what it is of, waits around the loop."""
+
+    def scaled(x):
+        mean = g.ReduceOp("mean", x, (0, 1))
+        return mean, g.BinaryOp("mul", x, mean.result)
+
+    net = network(scaled, (64, 64))
+    mean, _ = net.layers
+    assert not mean.result.axes
+    assert mean.result in LayerInterval(net, Reads(net), (mean,)).outside
+    assert check(net, 1 << 12).dram_bytes >= net.compulsory_bytes
 
 
 @pytest.mark.slow
