@@ -13,6 +13,7 @@ Several layers have one loop over slices where they stream the same, or make par
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -240,9 +241,11 @@ class _SlicesAlong:
 
     def steps(self) -> Iterator[int]:
         """From a quarter of the positions down, as far as they fit."""
-        step = min(self.extent, ceil_div(ceil_div(self.extent, PARTS), LINES) * LINES)
+        most = ceil_div(ceil_div(self.extent, PARTS), LINES)
+        lines = bisect_left(range(1, most + 1), True, key=lambda k: self.bytes_of(k * LINES) > self.choice.room)
+        step = min(self.extent, lines * LINES) if lines else min(self.extent, LINES)
         while step >= 1 and self.bytes_of(step) > self.choice.room:
-            step = step // 2 if step <= LINES else max(LINES, step // 2 // LINES * LINES)
+            step //= 2
         even = math.lcm(*(member.even.get(self.cut[member.layer], 1) for member in self.members))
         while step >= 1:
             if step == self.extent or step % even == 0:
