@@ -28,7 +28,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.backend.balance import for_chips, within_the_whole
-from frustum.backend.compile import Cost, CountRun, total
+from frustum.backend.cost import Cost, CountRun, total
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy

@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.backend.compile import Cost, Count, CountRun, built
+from frustum.backend.compile import built
+from frustum.backend.cost import Cost, Count, CountRun
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import graph as g

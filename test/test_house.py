@@ -19,7 +19,7 @@ LIMITS = {
     # 79,500, 575 files and classes of 250 lines before these programs had clusters and integers: `SramBuffers`,
     # `PartWriter` and `PlanSearch` are to be split; 81,000 and 585 files before slices of what computes stream
     # had a folder, weights were compressed for trees, and layers followed each other in the cores
-    "lines of code": 82_500,
+    "lines of code": 82_700,
     "files": 596,
     "longest file": 480,
     "longest class": 280,

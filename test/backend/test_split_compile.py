@@ -13,7 +13,8 @@ from networks import Net
 from run_chain import run_pieces
 from stops import aimed, run_module, target
 
-from frustum.backend.compile import Cost, Count, built
+from frustum.backend.compile import built
+from frustum.backend.cost import Cost, Count
 from frustum.backend.pipeline import Choices, Run
 from frustum.backend.refuse import STRATEGIES, Limits, Refusal
 from frustum.backend.split_compile import Splitting, compile_pieces

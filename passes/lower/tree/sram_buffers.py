@@ -108,8 +108,7 @@ class SramBuffers(OverClusters, RunningNumbers):
             axis = next(a for a in tensor.axes if a.name == part.axis)
             has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
             box[axis] = has[axis] if box[axis].start.is_constant else box[axis]
-        planes = self.planes(tensor)
-        slot = self.slot_of(tensor)
+        planes, slot = self.planes(tensor), self.slot_of(tensor)
         strides, size = packed(self.dram.order(tensor), box, slot, ring)
         size_bytes = aligned(max(1, size * planes))
         if ring is None:
@@ -249,13 +248,12 @@ class SramBuffers(OverClusters, RunningNumbers):
 
     def move(
         self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Sequence[str],
-        conditions: Iterable[Affine] = (),
+        conditions: Sequence[Affine] = (),
     ) -> None:  # fmt: skip
         """A box between DRAM and SRAM: of what rolls, what no pass had before; in passes in which all conditions are 0
         or more."""
         self.code.layer = self.numbers[next(iter(names))]
-        conditions = list(conditions)
-        is_always = not conditions
+        conditions, is_always = list(conditions), not conditions
         if way == "store":
             self.leave(tensor, self.own_part(box), place, conditions)
             return

@@ -81,8 +81,12 @@ def good_plans(
         return [_fitting_plan(network, capacity, clusters, wishes)]
     assert wishes.target is not None, "time and energy are those of a target"
     judged = list[tuple[Sequence, Counted]]()
-    ahead, first_bytes = replace(wishes, ahead=True), replace(wishes, idle=IDLE[1])
-    for own, less in ((ahead, (LEVELS * 7 // 8, LEVELS * 3 // 4)), (wishes, ()), (first_bytes, ())):
+    if wishes.optimise == "time":
+        ahead, first_bytes = replace(wishes, ahead=True), replace(wishes, idle=IDLE[1])
+        asked = [(ahead, (LEVELS * 7 // 8, LEVELS * 3 // 4)), (wishes, ()), (first_bytes, ())]
+    else:
+        asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
+    for own, less in asked:
         for each in _fitting_plans(network, capacity, clusters, own, less):
             judged += [each] if all(each[0] != plan for plan, _ in judged) else []
     what = "cycles" if wishes.optimise == "time" else "energy_pj"

@@ -161,7 +161,7 @@ def test_reports_are_filled(place, run):
 @pytest.mark.slow
 def test_rolling_bytes_and_tiles_of_units(place, run):
     target = planned_models.machine(place, 8)
-    code, report, err = run("residual", "--mode", "timing", target=target, check=())
+    code, report, err = run("residual", "--optimise", "bytes", "--mode", "timing", target=target, check=())
     assert code == 0, err
     assert max(unit["tiles"] for unit in report["units"]) > 1
     assert any(unit["kept_bytes"] for unit in report["units"])

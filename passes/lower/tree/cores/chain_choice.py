@@ -24,10 +24,11 @@ from frustum.dialects.target.durations import vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.links import tensors_of, wants_of
+from frustum.passes.lower.tree.cores.piece_costs import Extents, PieceCosts
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.loop_spans import Made
-from frustum.passes.lower.tree.pieces import Extents, PieceCosts, halves
+from frustum.passes.lower.tree.pieces import halves
 from frustum.passes.lower.tree.spans import Spans, span_of, step_at
 
 CUT = 2
@@ -100,14 +101,14 @@ class ChainChoice:
         """Of each set of axes that pieces have several positions of, and axis that cores share, the way with the fewest
         cycles; the best first."""
         found = dict[tuple[Any, ...], CoreChain]()
-        for chain in self.candidates(Parts(self.part)):
+        for chain in self.candidates(KnownSpans(self.part)):
             several = frozenset(axis for axis, extent in chain.extents.items() if extent > 1)
             key = *map(id, chain.kernels), chain.dealt, several
             if key not in found or chain.cycles < found[key].cycles:
                 found[key] = chain
         return sorted(found.values(), key=lambda chain: chain.cycles)
 
-    def candidates(self, known: Parts) -> Iterator[CoreChain]:
+    def candidates(self, known: KnownSpans) -> Iterator[CoreChain]:
         """With the first kernel of each layer; then with others of one layer at a time, beside the best so far."""
         best, least = tuple(way[0] for way in self.ways if way), math.inf
         if len(best) < len(self.ways):
@@ -124,7 +125,7 @@ class ChainChoice:
                     if chain.cycles < least:
                         best, least = kernels, chain.cycles
 
-    def of_kernels(self, kernels: tuple[Kernel, ...], known: Parts) -> Iterator[CoreChain]:
+    def of_kernels(self, kernels: tuple[Kernel, ...], known: KnownSpans) -> Iterator[CoreChain]:
         whole = {axis: span_of(self.made[kernels[-1].layer.name], axis) for axis in kernels[-1].layer.result.axes}
         free = [axis for axis, span in whole.items() if span.extent > 1]
         free.sort(key=lambda axis: -whole[axis].extent)
@@ -138,7 +139,7 @@ class ChainChoice:
 
     def cut(
         self, kernels: tuple[Kernel, ...], whole: Mapping[Axis, Span], dealt: Axis | None, cut: Sequence[Axis],
-        known: Parts,
+        known: KnownSpans,
     ) -> Iterator[CoreChain]:  # fmt: skip
         """Of these axes extents by quarters, then those between the best ones by halves."""
         own = {axis: ceil_div(whole[axis].extent, self.code.cores if axis is dealt else 1) for axis in cut}
@@ -208,7 +209,7 @@ class ChainChoice:
         return account.passes * max(account.engines.values()) + begins * first + account.once
 
 
-class Parts:
+class KnownSpans:
     """Spans of all layers of a chain that are known, and the most cycles of ways that are looked at."""
 
     def __init__(self, part: PartOf) -> None:

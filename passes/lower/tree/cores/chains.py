@@ -41,6 +41,8 @@ class Chains(Streaming):
     """Finds chains and writes them; `handing`: what the compute that is written hands on."""
 
     handing: frozenset[Tensor]
+    later: int
+    most: int
     used: int
 
     def chains_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Iterator[CoreChain]:

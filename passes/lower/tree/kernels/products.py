@@ -147,9 +147,7 @@ class ProductKernel(Kernel):
         ))  # fmt: skip
         held = {name: work.operands[k] for name, k in (self.extra or {}).items() if k in work.operands}
         vectors = {
-            f"{EXTRA[name]}_view": View(
-                each.element, Affine(each.offset), (0, stride_of(each, dims[1], code, work), 0, 0)
-            )
+            f"{EXTRA[name]}_view": view_of(code, work, each, ((), dims[1], (), ()))
             for name, each in held.items() if name != "residual"
         }  # fmt: skip
         numbers: dict[str, Any] = {

@@ -24,6 +24,8 @@ from frustum.passes.lower.tree.streams.slices import SliceChoice, SlicedLayer, S
 class Streaming(CoreParts):
     """Writes layers whose operands come from DRAM, or whose results go there, in slices."""
 
+    used: int
+
     def streamed(self, members: Sequence[SlicedLayer]) -> None:
         """Slices along one axis of all that comes from DRAM or goes there; what does not have the axis, whole."""
         chosen = self.slices(members, self.capacity - self.used)
