@@ -80,15 +80,21 @@ def good_plans(
     if wishes.optimise == "bytes":
         return [_fitting_plan(network, capacity, clusters, wishes)]
     assert wishes.target is not None, "time and energy are those of a target"
-    judged = list[tuple[Sequence, Counted]]()
+    judged, refused = list[tuple[Sequence, Counted]](), list[DoesNotFit]()
     if wishes.optimise == "time":
         ahead, first_bytes = replace(wishes, ahead=True), replace(wishes, idle=IDLE[1])
         asked = [(ahead, (LEVELS * 7 // 8, LEVELS * 3 // 4)), (wishes, ()), (first_bytes, ())]
     else:
         asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
     for own, less in asked:
-        for each in _fitting_plans(network, capacity, clusters, own, less):
-            judged += [each] if all(each[0] != plan for plan, _ in judged) else []
+        try:
+            found = _fitting_plans(network, capacity, clusters, own, less)
+        except DoesNotFit as error:  # without second copies there may be one
+            refused.append(error)
+            continue
+        judged += (each for each in found if all(each[0] != plan for plan, _ in judged))
+    if not judged:
+        raise refused[-1]
     what = "cycles" if wishes.optimise == "time" else "energy_pj"
     return sorted(judged, key=lambda found: (found[1].waits_in_dram, getattr(found[1], what), found[1].dram_bytes))
 

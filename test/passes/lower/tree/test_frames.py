@@ -1,12 +1,14 @@
 """Layers with one loop over slices: what they all read is loaded once, and what they make of one output, between each
 other's rows and columns, leaves together in long runs."""
 
+from dataclasses import replace
+
 import lowered_plans
 import plan_nets
 import pytest
 
 from frustum.dialects import graph as g
-from frustum.dialects.isa.program import Copy
+from frustum.dialects.isa.program import Copy, instructions
 from frustum.runtime.machine import Machine
 
 WEIGHTS = "resident w, w.1, w.2, w.3"
@@ -92,3 +94,14 @@ def test_layers_that_stream_a_tensor_load_it_once():
     found = lowered_plans.case(build, "resident w, w.1, w.2, w.3 compute matmul_1, matmul_2")
     moved, counted = lowered_plans.check_lowered(found, lowered_plans.machine(sram_bytes=8192))
     assert moved == counted - 64 * 32 * 4
+
+
+def test_slices_are_as_wide_as_fit():
+    """Of 768 channels 32 at a time have room, whose runs are as long as the port's least: neither a quarter of them,
+    nor half of that and so on, but for 16."""
+    target = lowered_plans.machine(sram_bytes=26 << 10)
+    target = replace(target, chip=replace(target.chip, dram=replace(target.chip.dram, minimum_run_bytes=128)))
+    case = lowered_plans.case(lambda net: plan_nets.product(net, net.input(8, 64), 768), "compute matmul_1")
+    executable = lowered_plans.executable_of(case.module, case.plan, target)
+    copies = (each for each in instructions(executable.program.body) if isinstance(each, Copy))
+    assert any(each.box.extent[2:] == (64, 32) for each in copies if each.engine == "gdma")

@@ -14,6 +14,8 @@ from frustum.dialects.plan.cycles import timed
 from frustum.dialects.plan.layer_cycles import ClusterCycles, crossing_pj, products_of
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.tree import Compute, nodes_in
+from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.plan.tree import trace
 from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.nest import LoopNest
@@ -85,6 +87,21 @@ def test_each_search_finds_the_least_of_its_own(build):
     assert judged["energy"].energy_pj <= judged["bytes"].energy_pj
     assert judged["bytes"].dram_bytes <= min(judged["time"].dram_bytes, judged["energy"].dram_bytes)
     assert all(found.sram_bytes <= capacity for found in judged.values())
+
+
+def test_where_no_plan_with_second_copies_fits_there_are_others(monkeypatch):
+    net, capacity, fitting = network(mlp, *SHAPES), 1 << 14, trace._fitting_plans
+
+    def tight(network, capacity, clusters, wishes, less=()):
+        if wishes.ahead:
+            raise trace.no_plan(network, capacity, wishes)
+        return fitting(network, capacity, clusters, wishes, less)
+
+    monkeypatch.setattr(trace, "_fitting_plans", tight)
+    assert fitting_plan(net, capacity, 1, Wishes("time", EDGE))[1].sram_bytes <= capacity
+    monkeypatch.undo()
+    with pytest.raises(DoesNotFit, match="its smallest tiles"):
+        fitting_plan(net, 64, 1, Wishes("time", EDGE))
 
 
 def test_time_is_worth_bytes():
