@@ -11,7 +11,7 @@ Figures of the machine are those of `layer_cycles.py`; none is fitted to a netwo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -64,7 +64,7 @@ def timed(network: AxisNetwork, plan: Node, target: Target) -> Counted:
     own = with_copies(network, plan)
     sizes = CountingWalk(own, plan)
     sizes.run()
-    walk = _TimedWalk(own, plan, target, sizes.beside)
+    walk = _TimedWalk(own, plan, target, sizes)
     walk.run()
     walk.counted.cycles = math.ceil(walk.now.cycles)
     return walk.counted
@@ -77,10 +77,11 @@ class _TimedWalk(CountingWalk):
     now: EngineWork
 
     def __init__(
-        self, network: AxisNetwork, plan: Node, target: Target, taken: Mapping[tuple[int, str], int]
+        self, network: AxisNetwork, plan: Node, target: Target, sizes: CountingWalk
     ) -> None:  # fmt: skip
         super().__init__(network, plan)
-        self.taken = taken
+        self.taken: Mapping[tuple[int, str], int] = sizes.beside
+        self.rolling: Container[tuple[int, int, Tensor]] = sizes.stays
         self.streaming: list[Stream] | None = None
         self.capacity: int = target.cluster.sram.capacity_bytes
         self.target, self.now = target, EngineWork()
@@ -99,9 +100,16 @@ class _TimedWalk(CountingWalk):
             if isinstance(node, Sequence):
                 work.cycles += work.own_loads + self.target.chip.dram.latency_cycles * (work.own_loads > 0)
                 room = self.capacity - self.taken.get((id(node), ""), self.capacity)
-                is_ahead = work.own_bytes <= room  # a second copy of what is loaded has room: it comes a pass ahead
+                # a second copy of what is loaded has room: it comes a pass ahead
+                is_ahead = work.own_bytes <= room and not self.is_in_one_ring(node)
                 work.steady = max(work.steady, *work.engines) if is_ahead else work.steady + work.own_loads
         self.first.setdefault(id(node), work)
+
+    def is_in_one_ring(self, node: Sequence) -> bool:
+        """Whether a resident rolls along a loop further out: then all passes of the loops inside that one share a ring,
+        into which nothing comes ahead."""
+        own = [(id(each), self.tensors[each.tensor]) for each in node.residents]
+        return any((id(loop), place, tensor) in self.rolling for loop in self.around[:-1] for place, tensor in own)
 
     def loop(self, node: Loop, sides: tuple[Side, ...], held: Held) -> None:
         self.first.pop(id(node.body), None)

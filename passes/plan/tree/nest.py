@@ -314,7 +314,17 @@ class LoopNest:
         inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
         parts = [self.loops.parts.at(numbers) for numbers in self.nests]
         found = interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside, interior.sliced)
-        return found if interior.costs.is_energy else found * self._begun
+        return found if interior.costs.is_energy else found * self._begun + self._late
+
+    @cached_property
+    def _late(self) -> Floats:
+        """Bytes of what rolls along the outer one of two loops, and moves with the inner one: it lies in one ring for
+        both, into which nothing comes ahead."""
+        outer, inner = self.along
+        may_be = self.interior.outside & ~self.interior.is_made
+        is_late = (outer.beside > 0) & inner.changes & (inner.counts > 1) & may_be[:, None]
+        late: Floats = self.interior.sizes @ is_late
+        return late
 
     @cached_property
     def _begun(self) -> Floats:

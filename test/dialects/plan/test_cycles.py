@@ -243,3 +243,17 @@ def test_layers_are_as_long_as_the_emulator_counts(tmp_path):
         report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         off.append(abs(found / report["cycles"]["total"] - 1))
     assert np.median(off) <= 0.15 and max(off) <= 0.26, dict(zip(LAYERS, off, strict=True))
+
+
+def test_what_rolls_along_an_outer_loop_does_not_come_ahead():
+    """A map in passes over columns, and over rows in each: its columns stay for the next pass over columns in one ring
+    for all rows, so loads and products take turns.  Over rows alone they overlap."""
+    net = network(lambda x, w: (g.ConvOp(x, w, None, (1, 1), (1, 1, 1, 1)),), (1, 16, 64, 64), (16, 16, 3, 3))
+    own = "resident x0 compute conv"
+    rolling = f"for conv.x step 16 of 64 rolling {{ for conv.y step 8 of 64 rolling {{ {own} }} }}"
+    raster = timed(net, tree(f"{{ resident x1 {rolling} }}"), EDGE)
+    rows = timed(net, tree(f"{{ resident x1 for conv.y step 4 of 64 rolling {{ {own} }} }}"), EDGE)
+    (layer,) = net.layers
+    loads = 4 * 16 * 64 * 64 / EDGE.chip.dram.port_bytes_per_cycle
+    products = float(CLUSTER.of(layer, tuple(products_of(layer)), {}, {}).matrix)
+    assert raster.cycles > loads + products > rows.cycles
