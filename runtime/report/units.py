@@ -73,7 +73,7 @@ def unit_figures(
     runs: Sequence[SubgraphRun], infos: Sequence[UnitInfo], target: Target
 ) -> list[dict[str, Any]]:
     """What the manifests say of each unit, with what the run that has it has counted; of several runs, units are named
-    with the run's name before their own."""
+    with the run's name before their own.  A unit without a layer, which its readers make themselves, has nothing."""
     counted = {
         f"{run.name}.{name}" if len(runs) > 1 else name: figures.figures
         for run in runs
@@ -89,7 +89,7 @@ def unit_figures(
     bounds = _unit_bounds(runs, target)
     moved = _moved(runs)
     found = []
-    for unit in infos:
+    for unit in (each for each in infos if each.layers):
         figures = asdict(unit) | {"layers": list(unit.layers)} | counted.get(unit.name, {})
         for key in ("predicted_cycles", "own_cycles", "carry"):
             if figures[key] is None:

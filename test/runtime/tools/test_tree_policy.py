@@ -167,6 +167,17 @@ def test_rolling_bytes_and_tiles_of_units(place, run):
     assert any(unit["kept_bytes"] for unit in report["units"])
 
 
+def test_a_unit_whose_readers_make_it_is_not_reported(place, capsys):
+    """The sums of a softmax alone: no instruction makes them."""
+    model, plan = planned_models.save(place, "perceptron", planned_models.perceptron()), place / "apart.plan"
+    text = "{ compute first, up, down } { compute y.sums } { compute y }"
+    plan.write_text(f'plan @perceptron for "edge" {{ resident down {text} }}')
+    report = place / "apart.json"
+    words = ["run", model, *EDGE, "--plan", str(plan), "--no-cache", "--check", "--report", str(report)]
+    assert main(words) == 0, capsys.readouterr().err
+    assert [unit["layers"] for unit in json.loads(report.read_text())["units"]] == [["first", "up", "down"], ["y"]]
+
+
 @pytest.mark.parametrize("op", ["LSTM", pytest.param("GRU", marks=pytest.mark.slow)])
 def test_recurrences_are_counted_once_for_each_step(op, place, run):
     onnx.save(model_of(op)[0], place / "steps.onnx")
