@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -47,9 +47,9 @@ from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, store_of
 
 SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
-TREE_SHARES = (1.0, 0.85, 0.65)
-"""The same of slices and second copies of plans as trees. 2026-11-29."""
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
+TREE_SHARES = (1.0, 0.85, 0.65)
+"""The same of slices and second copies, for a plan as a tree. 2026-11-29."""
 MEASURED_SHARES = (1.0, 0.9)
 """The same with weights as small as compression is expected to make them, before those with weights as they are."""
 KEEPS = ((True, True), (True, False), (False, True))
@@ -103,20 +103,24 @@ def built(
         trials = _Trials(choices, work, count_run)
         module, number = with_best_plan(module, choices, run, stop, trials.cost)
         stop, known = PLANNED, trials.known.get(number) if run.at_stop is None else None
-    if not choices.if_better or LOWERED not in stops_after(stop or stop_of(module)):
-        is_known = known is not None and choices.compression == "none"
-        encoded = known.encoded if known and is_known else work.encoded(fixed(module, choices, run, stop), choices)
-        return Built(encoded.executable(), known.count if known and is_known else None)
-    return _smaller(module, choices, work, stop, count_run, known)
+    if choices.if_better and LOWERED in stops_after(stop or stop_of(module)):
+        return _smaller(module, choices, work, stop, count_run, known)
+    if known is not None and choices.compression == "none":
+        return Built(known.encoded.executable(), known.count)
+    return Built(work.encoded(fixed(module, choices, run, stop), choices).executable(), None)
+
+
+_Kept: TypeAlias = tuple[ModuleOp, Choices] | None
+"""A module where its weights lie as they are, and the choices that it was made with."""
 
 
 @dataclass
 class _Trial:
-    """A module with a plan: its code, what a run of it costs, and the module where weights lie as they are."""
+    """A module with a plan: what `_plain` makes of it, and what a run of it costs."""
 
     encoded: _Encoded
+    kept: _Kept
     count: Count
-    kept: list[tuple[ModuleOp, Choices]]
 
 
 @dataclass
@@ -130,16 +134,24 @@ class _Trials:
 
     def cost(self, number: int, module: ModuleOp) -> tuple[int, int]:
         """Cycles and DRAM bytes of one, which is noted."""
-        plain, kept = replace(self.choices, compression="none"), list[tuple[ModuleOp, Choices]]()
-
-        def keep(choices: Choices, module: ModuleOp) -> None:
-            kept[:] = [(module.clone(), choices)] if self.choices.if_better else []
-
-        done = fixed(module, plain, Run(None, self.work.run.seconds), PLANNED, keep)
-        encoded = self.work.encoded(done, plain)
+        unseen = replace(self.work, run=Run(None, self.work.run.seconds))
+        encoded, kept = _plain(module, self.choices, unseen, PLANNED, is_kept=self.choices.if_better)
         count = _counted(encoded, self.count_run)
-        self.known[number] = _Trial(encoded, count, kept)
+        self.known[number] = _Trial(encoded, kept, count)
         return count.cost.cycles, count.cost.dram_bytes
+
+
+def _plain(
+    module: ModuleOp, choices: Choices, work: _Encoder, stop: str | None, *, is_kept: bool
+) -> tuple[_Encoded, _Kept]:  # fmt: skip
+    """A module with weights as they are; what it was on the way, if that is kept and anything in it holds weights."""
+    plain, kept = replace(choices, compression="none"), list[tuple[ModuleOp, Choices]]()
+
+    def keep(choices: Choices, module: ModuleOp) -> None:
+        kept[:] = [(module.clone(), choices)] if is_kept else []
+
+    encoded = work.encoded(fixed(module, plain, work.run, stop, keep), plain)
+    return encoded, next(iter(kept), None)
 
 
 def _smaller(
@@ -147,20 +159,14 @@ def _smaller(
     known: _Trial | None,
 ) -> Built:  # fmt: skip
     """Of a module with weights as they are and with compressed ones, as `built` says; `known`: the first."""
-    run = work.run
-    raw_choices, kept = replace(choices, compression="none"), list[tuple[ModuleOp, Choices]]()
-
-    def keep(choices: Choices, module: ModuleOp) -> None:
-        kept[:] = [(module.clone(), choices)] if count_run is not None else []
-
     if known is None:
-        raw = work.encoded(fixed(module, raw_choices, run, stop, keep), raw_choices)
+        raw, kept = _plain(module, choices, work, stop, is_kept=count_run is not None)
     else:
         raw, kept = known.encoded, known.kept
-    if not kept:  # nobody counts, or the module has nothing in which weights are held
+    if kept is None:  # nobody counts, or the module has nothing in which weights are held
         return Built(raw.executable(), None)
     assert count_run is not None
-    ((before, own),) = kept
+    before, own = kept
     asked = replace(own, compression=choices.compression)
     smaller = _compressed(before.clone(), asked, work)
     if smaller is None:
@@ -176,8 +182,8 @@ def _smaller(
         is_next = asked.is_tree and not asked.apart_layers
         asked = replace(asked, apart_layers=slower) if is_next else replace(asked, raw_layers=slower)
         smaller = _compressed(before.clone(), asked, work)
-    if run.at_stop is not None:  # who is shown the stops has seen those of the executable last
-        _hold(before, own, run)
+    if work.run.at_stop is not None:  # who is shown the stops has seen those of the executable last
+        _hold(before, own, work.run)
     return Built(raw.executable(), plain)
 
 
@@ -311,11 +317,10 @@ def fixed(
 
 
 def shares_of(module: ModuleOp, choices: Choices, after: Sequence[str]) -> list[tuple[float, bool]]:
-    """Shares of SRAM in the order tried, and whether weights are sized as they are.  A plan that is given is as it
-    is."""
-    is_sized = "tiled" in after and (choices.plan is None or choices.is_tree)
-    open_shares = TREE_SHARES if choices.is_tree else SRAM_SHARES
-    shares = [(share, choices.raw_sizes) for share in open_shares[: None if is_sized else 1]]
+    """Shares of SRAM in the order tried, and whether weights are sized as they are."""
+    is_sized = "tiled" in after
+    asked = TREE_SHARES if choices.is_tree else SRAM_SHARES
+    shares = [(share, choices.raw_sizes) for share in (asked if is_sized else asked[:1])]
     is_open = is_sized and not choices.is_tree and not choices.raw_sizes
     if is_open and (is_measured(choices) or has_stored(module)):
         return [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]

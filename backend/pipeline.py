@@ -254,8 +254,7 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "typed": passes_of_trees(choices.dtype),
         "fused": (
             SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram, choices.plans)
-            if choices.plan is None
-            else ApplyPlan(str(choices.plan)),
+            if choices.plan is None else ApplyPlan(str(choices.plan)),
         ),
         "fixed": (Allocate(), HoistLoads(), Schedule()),
     }.get(stop, ())  # fmt: skip

@@ -14,7 +14,6 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.rewriter import Rewriter
 
 from frustum.backend.pipeline import Choices, Run, passes_to, stop_of, stops_after
-from frustum.dialects.choices import TREE
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.text.apply import plans_of
@@ -23,15 +22,13 @@ PLANNED = "fused"
 """The stop at which networks have plans."""
 PLANS = 5
 """Of each network so many are judged at most: a compilation takes as long as their programs. 2026-11-29."""
-
-
 NEAR = 1.02
 """A plan within 2 % of the fewest cycles takes nearly as long. 2026-11-29."""
 
 
 def may_choose(module: ModuleOp, choices: Choices, stop: str | None) -> bool:
     """Whether plans are still to be found, and the fewest cycles are asked for."""
-    is_open = choices.policy == TREE and choices.plan is None and choices.optimise == "time"
+    is_open = choices.is_tree and choices.plan is None and choices.optimise == "time"
     return is_open and PLANNED in stops_after(stop or stop_of(module))
 
 

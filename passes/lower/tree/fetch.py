@@ -168,7 +168,7 @@ def write_value(
     code: Code, engine: CopyEngine, near: SSAValue, into: Fetched, value: float, *conditions: Affine
 ) -> None:  # fmt: skip
     """A value everywhere in a core's buffer, in passes in which the conditions are 0 or more; `near`: any buffer that
-    the     engine reads."""
+    the engine reads."""
     sides = [(dim.span.extent, Side(dim.stride)) for dim in into.dims]  # of both: the port counts bytes of runs
     dims = [CopyDim(Span(ZERO, extent, extent), side, side) for extent, side in sides]
     beyond = CopyDim(Span(ZERO, 1, 0), Side(0), Side(0))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from frustum.dialects import isa
@@ -14,59 +14,16 @@ from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Span
 from frustum.dialects.plan.carried import RUNNING, running_axes
 from frustum.dialects.plan.tree import Node
-from frustum.passes.lower.tree.code import Code
-from frustum.passes.lower.tree.loop_spans import LoopSpans, Made
+from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.places import Place, packed
 from frustum.passes.lower.tree.spans import Spans, span_of, step_at
-
-HOLES = 16
-"""Second copies leave such a part of SRAM free. 2026-11-29."""
+from frustum.passes.lower.tree.streams.second_copies import SecondCopies
 
 
-class RunningNumbers(LoopSpans):
-    """Where such numbers lie; `used` counts bytes of SRAM."""
+class RunningNumbers(SecondCopies):
+    """Where such numbers lie."""
 
-    code: Code
     here: dict[Tensor, list[Place]]
-    inside: frozenset[str]
-    """Layers of the innermost loop of the plan."""
-    capacity: int
-    used: int
-    most: int
-    """The most of SRAM that has been taken at a time in the body of the innermost loop."""
-    later: int
-    """Bytes that the tree leaves free in what follows there, outside of what is being written."""
-
-    def take(self, size: int) -> None:
-        """Counts bytes of SRAM that are taken."""
-        self.used += size
-        self.most = max(self.most, self.used)
-
-    def has_second(self, size: int, beside: int = 0) -> bool:
-        """Whether a buffer may have a second copy, so that passes of the innermost loop overlap: there is room for both
-        in all of its body, and now for so much beside them, also where buffers leave holes."""
-        room = min(self.later, self.capacity - self.most, self.capacity - self.used - beside)
-        return self.code.depth > 0 and 2 * size <= room - self.capacity // HOLES
-
-    def keep_second(self, taken: int, most: int) -> None:
-        """Notes bytes of both copies, which lie in all of that body; `most`: what had been taken before."""
-        self.most, self.later = max(self.most, most + taken), self.later - taken
-
-    def comes_ahead(self, tensor: Tensor) -> bool:
-        """Whether a tensor may be loaded a pass of the innermost loop ahead."""
-        return self.code.stage > 0 and tensor not in self.made_here
-
-    def leaves_behind(self, tensor: Tensor, near: Collection[str] = ()) -> bool:
-        """Whether a result may go to DRAM a pass behind: no layer in that loop reads it there, as all may but those
-        that are near."""
-        return self.inside.isdisjoint(
-            reader.name for reader in self.network.readers.get(tensor, []) if reader.name not in near
-        )
-
-    @property
-    def made_here(self) -> frozenset[Tensor]:
-        """What the innermost loop of the plan makes in its passes."""
-        return frozenset(self.layers[name].result for name in self.inside)
 
     def running(self, layer: Layer) -> Place | None:
         """Where numbers of an online reduction wait: of that layer, and of the sums that it is weighed with."""
@@ -75,9 +32,7 @@ class RunningNumbers(LoopSpans):
         places = (place for tensor in (layer.result, *own) for place in self.here[tensor][-1:])
         return next((place.running for place in places if place.running is not None), None)
 
-    def with_running(
-        self, place: Place, maker: Layer, box: Mapping[Axis, Span], children: Sequence[Node]
-    ) -> Place:
+    def with_running(self, place: Place, maker: Layer, box: Mapping[Axis, Span], children: Sequence[Node]) -> Place:
         """A place of sums, with one for the numbers that an online reduction hands on with them."""
         axes = running_axes(maker, self.network.maker, children, self.known_class)
         if not axes:

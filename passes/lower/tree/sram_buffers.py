@@ -65,7 +65,7 @@ class Stored:
 
 
 class SramBuffers(OverClusters, RunningNumbers):
-    """Where tensors lie while a plan is written; `dram` has their homes, `used` counts bytes of SRAM."""
+    """Where tensors lie while a plan is written; `dram` has their homes."""
 
     dram: DramTensors
     elements: Mapping[Tensor, Element]
@@ -103,7 +103,7 @@ class SramBuffers(OverClusters, RunningNumbers):
         if key in rings:
             self.used += rings[key].taken
             return rings[key]
-        has = dict[Axis, Span]()
+        has, maker = dict[Axis, Span](), self.network.maker.get(tensor)
         if part is not None:
             axis = next(a for a in tensor.axes if a.name == part.axis)
             has[axis] = Span(Affine(part.start), part.stop - part.start, part.stop)
@@ -117,7 +117,6 @@ class SramBuffers(OverClusters, RunningNumbers):
             alloc, taken = isa.AllocOp("sram", size_bytes, rolling=slack), size_bytes
         block.add_op(alloc)
         self.take(taken)
-        maker = self.network.maker.get(tensor)
         running = None
         if maker is not None and maker.role == "sums" and isinstance(maker.source, g.NormaliseOp):
             running = self.running_place(tensor.axes, box)
@@ -255,7 +254,8 @@ class SramBuffers(OverClusters, RunningNumbers):
         self.code.layer = self.numbers[next(iter(names))]
         conditions, is_always = list(conditions), not conditions
         if way == "store":
-            self.leave(tensor, self.own_part(box), place, conditions)
+            with self.code.at_stage(self.code.stage + place.is_behind):
+                self.leave(tensor, self.own_part(box), place, conditions)
             return
         for roll in self.rolls if place.ring is not None else ():
             place = from_first(place, box, names, roll)

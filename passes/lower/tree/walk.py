@@ -371,8 +371,7 @@ class PlanWalk(ClusterLoops):
         if place.has and missing_of(tensor, [*outer, place], box) == missing_of(tensor, [*outer, nothing], box):
             return  # of a part from the middle all has been stored
         gone = missing_of(tensor, outer, part_of(box, place))
-        with self.code.at_stage(self.code.stage + place.is_behind):
-            self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
+        self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
 
 
 def part_of(box: Mapping[Axis, Span], place: Place) -> dict[Axis, Span]:

@@ -110,21 +110,13 @@ class NestCosts:
             stored = self.stored(layer, tiles, inside)
             if self.is_energy:
                 points = np.prod(np.array(list(cut.values()), np.float64), axis=0)
-                total[0] += runs * self.cluster.energy_pj(
-                    layer, points, sum(stored.values(), np.zeros(shape))
-                )
+                total[0] += runs * self.cluster.energy_pj(layer, points, sum(stored.values(), np.zeros(shape)))
                 continue
             if layer not in self.products:
                 self.products[layer] = tuple(products_of(layer))
             found = self.cluster.of(layer, self.products[layer], cut, stored)
             waits = self.waits(layer, k, parts, stored, cut, sliced.get(layer))
-            engines = (
-                found.matrix + waits,
-                found.vector,
-                found.copies,
-                found.alone + waits,
-                self.cluster.restart,
-            )
+            engines = found.matrix + waits, found.vector, found.copies, found.alone + waits, self.cluster.restart
             total += [runs * each for each in engines]
         if self.is_energy:
             return total[0] / crossing_pj(self.target)
@@ -168,9 +160,7 @@ class NestCosts:
             runs = runs * part.runs[k]
         return dict(zip(axes, found, strict=True)), runs
 
-    def stored(
-        self, layer: Layer, tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor]
-    ) -> dict[int, Floats]:
+    def stored(self, layer: Layer, tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor]) -> dict[int, Floats]:
         """Bytes of operands and of the result that cross the SRAM port; vector units hand results to themselves.
 
         Tensors without axes are in no tiles: they are one element.

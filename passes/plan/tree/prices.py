@@ -18,6 +18,7 @@ from frustum.passes.plan.tree.spans import Floats
 
 Chosen: TypeAlias = NDArray[np.intp]
 
+
 @dataclass(frozen=True, eq=False)
 class NestPrices:
     """Bytes of tensors under candidates.
@@ -73,7 +74,7 @@ class NestPrices:
         infinite where the room does not do."""
         moves = np.where(self.outside, 1.0 - shares, 0.0)
         base = self.own(shares == 1.0) + (moves > 0) @ self.size
-        moved = moves @ self.moved
+        moved = self.repeated + moves @ self.moved
         if self.adds_up:
             moved = moved + self.busy
         left = room[:, None] - base[None, :]
@@ -97,7 +98,6 @@ class NestPrices:
                 found -= filled
         if not self.adds_up and self.busy.any():
             found += np.maximum(self.busy - found, 0.0) * self.idle
-        found += self.repeated
         found[left < 0] = np.inf
         return found
 

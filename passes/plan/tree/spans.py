@@ -275,7 +275,6 @@ class Reads:
             found = PassRanges(np.where(is_empty, NOTHING, found.low), np.where(is_empty, -NOTHING, found.high))
         return found
 
-
     def _guarded(self, read: AxisRead, axis: Axis, own: PassRanges) -> PassRanges | None:
         """The same of a position that the axis does not move: it is read in passes in which a guard holds."""
         guard, position = read.guard_along(axis), read.position

@@ -159,9 +159,7 @@ class ChainChoice:
             if size > self.code.target.core.nram.capacity_bytes or is_far or not is_summed:
                 return None
             parts = known.of(found, dealt, {axis: counts[axis] for axis in order})
-            chain = CoreChain(
-                kernels, found, dealt, order, tuple(counts[axis] for axis in order), 0.0, self.summed
-            )
+            chain = CoreChain(kernels, found, dealt, order, tuple(counts[axis] for axis in order), 0.0, self.summed)
             cycles = None if parts is None else self.cycles(chain, parts, known.most)
             if cycles is None:
                 return None
@@ -172,9 +170,8 @@ class ChainChoice:
         coarse = itertools.product(*({*range(0, len(step), 2), len(step) - 1} for step in steps))
         yield from filter(None, map(at, sorted(coarse, key=sum)))
         for _, (*best,) in sorted(good)[:NEAR]:
-            around = itertools.product(
-                *({max(k - 1, 0), k, min(k + 1, len(step) - 1)} for k, step in zip(best, steps, strict=True))
-            )
+            near = ({max(k - 1, 0), k, min(k + 1, len(step) - 1)} for k, step in zip(best, steps, strict=True))
+            around = itertools.product(*near)
             yield from filter(None, map(at, sorted({*around} - tried)))
 
     def least_bytes(self, last: Kernel, whole: Mapping[Axis, Span], cut: Sequence[Axis]) -> int:

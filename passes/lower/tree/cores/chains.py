@@ -217,17 +217,15 @@ class Chains(Streaming):
         block, stage, depth = code.block, code.stage, code.depth
         code.block = Block()
         layers = [kernel.layer for kernel in chain.kernels]
-        crossing, last, kept, is_behind = self.crossing(layers, made), layers[-1], 0, False
+        crossing, last, kept = self.crossing(layers, made), layers[-1], 0
         before = {tensor: len(self.here[tensor]) for tensor in crossing}
         try:
             for tensor, box in crossing.items():
                 (user, *_) = [each for each in layers if each.result is tensor or tensor in self.read_by(each.name)]
-                own = self.stream_once([user.name], tensor, made, box)
-                kept, is_behind = kept + own, is_behind or (tensor is last.result and own > 0)
+                kept += self.stream_once([user.name], tensor, made, box)
             self.write_links(chain, made)
             if last.result in crossing:
-                with code.at_stage(code.stage + is_behind):
-                    self.store(last, crossing[last.result])
+                self.store(last, crossing[last.result])
             is_written = True
         except NotLowered:
             is_written = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from frustum.dialects.axes.axis import Axis
@@ -36,10 +37,10 @@ class SharedKernel(ProductKernel):
         first = (2 * extent * self.shares[0] + total) // (2 * total)
         return first, extent - first
 
-    @property
+    @cached_property
     def units(self) -> tuple[ProductKernel, ProductKernel]:
         """What each unit makes of its groups."""
-        plain = ProductKernel(**{each.name: getattr(self, each.name) for each in fields(ProductKernel)})
+        plain = ProductKernel(**_product_of(self))
         return plain, replace(plain, on_vector=True)
 
     def extents(self, extents: Mapping[Axis, Any]) -> Iterator[tuple[ProductKernel, dict[Axis, Any]]]:
@@ -59,6 +60,11 @@ class SharedKernel(ProductKernel):
             before += extent
 
 
+def _product_of(kernel: ProductKernel) -> dict[str, Any]:
+    """What a kernel says of its product, without its shares."""
+    return {each.name: getattr(kernel, each.name) for each in fields(ProductKernel)}
+
+
 def _part(work: Work, axis: Axis, span: Span, before: int) -> Work:
     """A piece without what is before some positions of an axis."""
 
@@ -74,5 +80,4 @@ def shared_kernels(kernel: ProductKernel) -> Iterator[SharedKernel]:
     """The ways in which both units make what either may make alone."""
     several = [axis for axis in kernel.factors.groups if axis.extent > 1]
     if len(several) == 1:
-        plain = {each.name: getattr(kernel, each.name) for each in fields(ProductKernel)}
-        yield from (SharedKernel(**plain, axis=several[0], shares=shares) for shares in SHARES)
+        yield from (SharedKernel(**_product_of(kernel), axis=several[0], shares=shares) for shares in SHARES)

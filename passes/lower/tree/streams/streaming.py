@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from frustum.dialects.axes.axis import Axis
@@ -50,18 +50,18 @@ class Streaming(CoreParts):
         self.code.stage = stage
         for writer in (writer for writer in writers if writer.stays):
             writer.leave()
-        self.close(members, chosen, whole, kept, is_moving=False)
+        self.close(members, chosen, whole, is_moving=False)
         for tensor in {*boxes} | self.framed(members, chosen):
             self.here[tensor].pop()
-        self.used = used + sum(kept.values())
+        self.used = used + kept
 
     def open(
         self, members: Sequence[SlicedLayer], chosen: Slices, made: Made,
         boxes: Mapping[Tensor, Mapping[Axis, Span]], *, is_moving: bool,
-    ) -> dict[Tensor, int]:  # fmt: skip
-        """Buffers of what comes in slices, or of what does not, and what is loaded into them.  Of the latter that have
-        two copies the bytes of both."""
-        framed, kept = self.framed(members, chosen), dict[Tensor, int]()
+    ) -> int:  # fmt: skip
+        """Buffers of what comes in slices, or of what does not, and what is loaded into them.  Of the latter the bytes
+        of those that have two copies."""
+        framed, kept = self.framed(members, chosen), 0
         slices = sum(size for tensor, size in chosen.sizes.items() if tensor in chosen.moving)
         for tensor, box in boxes.items():
             names = [member.layer.name for member in members if tensor in member.tensors]
@@ -70,8 +70,8 @@ class Streaming(CoreParts):
                 continue
             if is_moving:
                 self.stream(names, tensor, made, 2 if chosen.count > 1 else 1, box)
-            elif size := self.stream_once(names, tensor, made, box, slices):
-                kept[tensor] = size
+            else:
+                kept += self.stream_once(names, tensor, made, box, slices)
         for frame in chosen.frames:
             if (frame.tensor in chosen.moving) == is_moving:
                 self.open_frame(frame, framed_parts(frame, members, made), 2 if is_moving and chosen.count > 1 else 1)
@@ -91,19 +91,16 @@ class Streaming(CoreParts):
             return 0
         with self.code.at_stage(self.code.stage - (not is_result)):
             self.stream(names, tensor, made, 2, box)
+        self.here[tensor][-1] = replace(self.here[tensor][-1], is_behind=is_result)
         self.keep_second(2 * size, most)
         return 2 * size
 
-    def close(
-        self, members: Sequence[SlicedLayer], chosen: Slices, made: Made, kept: Collection[Tensor] = (), *,
-        is_moving: bool,
-    ) -> None:  # fmt: skip
-        """Results that come in slices, or those that do not, go to DRAM: of two copies a pass behind."""
+    def close(self, members: Sequence[SlicedLayer], chosen: Slices, made: Made, *, is_moving: bool) -> None:
+        """Results that come in slices, or those that do not, go to DRAM."""
         framed = self.framed(members, chosen)
         for layer in (member.layer for member in members if member.is_stored and member.layer.result not in framed):
             if (layer.result in chosen.moving) == is_moving:
-                with self.code.at_stage(self.code.stage + (layer.result in kept)):
-                    self.store(layer, self.box_of(layer.result, [layer.name], made))
+                self.store(layer, self.box_of(layer.result, [layer.name], made))
         for frame in chosen.frames:
             if (frame.tensor in chosen.moving) == is_moving:
                 self.store_frame(frame, framed_parts(frame, members, made))

@@ -1,0 +1,59 @@
+# Tests: test/passes/lower/tree/test_second_copies.py
+"""Buffers in SRAM that have two copies, so that passes of a loop overlap: what is loaded comes a pass ahead, and what
+is made goes to DRAM a pass behind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from frustum.dialects.axes.tensor import Tensor
+from frustum.passes.lower.tree.code import Code
+from frustum.passes.lower.tree.loop_spans import LoopSpans
+
+HOLES = 16
+"""Second copies leave such a part of SRAM free. 2026-11-29."""
+
+
+class SecondCopies(LoopSpans):
+    """How much of SRAM is taken, and which buffers may have two copies."""
+
+    code: Code
+    inside: frozenset[str]
+    """Layers of the innermost loop of the plan."""
+    capacity: int
+    used: int
+    """Bytes of SRAM that are taken."""
+    most: int
+    """The most of them at a time in the body of the innermost loop."""
+    later: int
+    """Bytes that the tree leaves free in what follows there, outside of what is being written."""
+
+    def take(self, size: int) -> None:
+        """Counts bytes of SRAM that are taken."""
+        self.used += size
+        self.most = max(self.most, self.used)
+
+    def has_second(self, size: int, beside: int = 0) -> bool:
+        """Whether there is room for two copies of so many bytes: in all of the body of the innermost loop, and now with
+        so many bytes beside them; buffers may leave holes."""
+        room = min(self.later, self.capacity - self.most, self.capacity - self.used - beside)
+        return self.code.depth > 0 and 2 * size <= room - self.capacity // HOLES
+
+    def keep_second(self, taken: int, most: int) -> None:
+        """Notes bytes of both copies, which lie in all of that body; `most`: what had been taken before."""
+        self.most, self.later = max(self.most, most + taken), self.later - taken
+
+    def comes_ahead(self, tensor: Tensor) -> bool:
+        """Whether a tensor may be loaded a pass of the innermost loop ahead."""
+        return self.code.stage > 0 and tensor not in self.made_here
+
+    def leaves_behind(self, tensor: Tensor, near: Collection[str] = ()) -> bool:
+        """Whether a result may go to DRAM a pass behind: no layer of that loop reads it there.  Those that are near
+        read it in SRAM."""
+        readers = {reader.name for reader in self.network.readers.get(tensor, [])}
+        return self.inside.isdisjoint(readers.difference(near))
+
+    @property
+    def made_here(self) -> frozenset[Tensor]:
+        """What the innermost loop of the plan makes in its passes."""
+        return frozenset(self.layers[name].result for name in self.inside)
