@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -28,6 +27,7 @@ from frustum.backend.pipeline import (
     Choices,
     Run,
     is_measured,
+    raw_passes,
     section_passes,
     stop_of,
     stops_after,
@@ -148,7 +148,7 @@ def _plain(
     plain, kept = replace(choices, compression="none"), list[tuple[ModuleOp, Choices]]()
 
     def keep(choices: Choices, module: ModuleOp) -> None:
-        kept[:] = [(module.clone(), choices)] if is_kept else []
+        kept[:] = [(module, choices)] if is_kept else []
 
     encoded = work.encoded(fixed(module, plain, work.run, stop, keep), plain)
     return encoded, next(iter(kept), None)
@@ -212,10 +212,15 @@ def _hold(module: ModuleOp, choices: Choices, run: Run) -> bool:
     noted = m.text_of(module, m.COMPRESSION)
     if choices.compression != "none" and (noted is None or not json.loads(noted)["compressed_tensors"]):
         return False  # none gets smaller, or the user has taken the pass out
-    run.apply_all(module, section_passes(choices))
-    run.reached(LOWERED, module)
-    run.advance(module, stops_after(LOWERED), choices)
+    _join(module, choices, run)
     return True
+
+
+def _join(module: ModuleOp, choices: Choices, run: Run) -> None:
+    """From where weights are held to `fixed`."""
+    run.apply_all(module, section_passes(choices))
+    run.arrived(LOWERED, module, choices)
+    run.advance(module, stops_after(LOWERED), choices)
 
 
 @dataclass(frozen=True)
@@ -284,6 +289,7 @@ def fixed(
     first: DoesNotFit | None = None
     cut = stops_to(after, "tiled") if "tiled" in after else []
     planned: dict[tuple[float, bool], ModuleOp] = {}  # in tiles, by the share: what follows plans nothing again
+    raw: dict[tuple[Any, ...], ModuleOp] = {}  # in instructions, with weights as they are: what joins them makes none
     while True:
         attempt = module
         try:
@@ -296,8 +302,19 @@ def fixed(
                 run.advance(fresh, cut, own)
                 _check_homes(fresh, list(planned.values()), first if is_bound(choices) else None)
                 planned[shares[0]] = fresh
-            attempt = planned[shares[0]] if is_last else planned[shares[0]].clone()
-            run.advance(attempt, after[len(cut) :], own, partial(keep, own))
+            if LOWERED in after:
+                if (key := (shares[0], keeps[0])) not in raw:
+                    attempt = planned[shares[0]].clone()
+                    run.advance(attempt, after[len(cut) : after.index(LOWERED)], own)
+                    run.apply_all(attempt, raw_passes(own))
+                    raw[key] = attempt
+                keep(own, raw[key])
+                attempt = raw[key].clone()
+                run.apply_all(attempt, weight_passes(own))
+                _join(attempt, own, run)
+            else:
+                attempt = planned[shares[0]] if is_last else planned[shares[0]].clone()
+                run.advance(attempt, after[len(cut) :], own)
             if "fixed" in after:
                 encode(read_program(attempt), _code_memory_bytes(attempt))
         except OrderDoesNotFit as error:

@@ -368,24 +368,10 @@ class Run:
     at_stop: Callable[[str, ModuleOp], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def advance(
-        self,
-        module: ModuleOp,
-        stops: Sequence[str],
-        choices: Choices,
-        before_weights: Callable[[ModuleOp], None] = lambda module: None,
-    ) -> None:
-        """Run the passes up to each of the stops in turn; the module is verified at each.
-
-        `before_weights` is shown the module on the way to `lowered`, while weights lie as they are.
-        """
+    def advance(self, module: ModuleOp, stops: Sequence[str], choices: Choices) -> None:
+        """Run the passes up to each of the stops in turn; the module is verified at each."""
         for stop in stops:
-            if stop == LOWERED:
-                self.apply_all(module, raw_passes(choices))
-                before_weights(module)
-                self.apply_all(module, (*weight_passes(choices), *section_passes(choices)))
-            else:
-                self.apply_all(module, passes_to(stop, choices))
+            self.apply_all(module, passes_to(stop, choices))
             self.arrived(stop, module, choices)
 
     def arrived(self, stop: str, module: ModuleOp, choices: Choices) -> None:

@@ -10,9 +10,11 @@ Source: docs/techniques/machine.md, "Matrix unit" and "Vector unit"; `dialects/t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from frustum.dialects.axes.access import Affine
 from frustum.dialects.axes.axis import Axis
@@ -72,18 +74,47 @@ class MatrixProduct:
         """Whether each channel is made of one alone, as the vector unit can do it too."""
         return not self.sums and not self.channels
 
-    def work(self, extents: PartExtents, element_bytes: int, parts: tuple[Int, Int, Int]) -> Convolution:
-        """What one core does where so many share groups, positions and channels."""
-        groups, positions, channels = (
-            ceil_div(extent(axes, extents), part)
-            for axes, part in zip((self.groups, self.positions, self.channels), parts, strict=True)
+    def shared(self, extents: PartExtents, cores: int) -> tuple[CoreWork, CoreWork, CoreWork]:
+        """What one core does where they share groups, positions, or channels."""
+        groups, positions, channels = (extent(axes, extents) for axes in (self.groups, self.positions, self.channels))
+        columns = extents.get(self.positions[-1], 1) if self.positions else 1
+        taps, row_taps = extent(self.taps, extents), extent(self.row_taps, extents)
+        rest = columns, extent(self.sums, extents), taps, row_taps, self.stride
+        return (
+            CoreWork(_share(groups, cores), positions, channels, *rest),
+            CoreWork(groups, _share(positions, cores), channels, *rest),
+            CoreWork(groups, positions, _share(channels, cores), *rest),
         )
-        columns = smaller(positions, extents.get(self.positions[-1], 1) if self.positions else 1)
-        width = extent(self.row_taps, extents)
-        return Convolution(
-            ceil_div(positions, columns), columns, extent(self.sums, extents), channels, element_bytes, groups,
-            extent(self.taps, extents) // width, width, self.stride,
-        )  # fmt: skip
+
+
+class CoreWork(NamedTuple):
+    """Of a product: positions of its axes by what the matrix unit makes of them, columns of a row among positions, taps
+    along it among taps, and the stride there."""
+
+    groups: Int
+    positions: Int
+    channels: Int
+    columns: Int
+    sums: Int
+    taps: Int
+    row_taps: Int
+    stride: Int
+
+
+@dataclass(frozen=True)
+class LayerPart:
+    """A part of a layer, and bytes of each operand, and of the result (-1), that cross the SRAM port."""
+
+    layer: Layer
+    products: tuple[MatrixProduct, ...]
+    """As `products_of` says."""
+    extents: PartExtents
+    stored: Mapping[int, Cycles]
+
+
+def _share(count: Int, cores: int) -> Int:
+    """What one of several has at most; no more share it than there are of it."""
+    return ceil_div(count, smaller(cores, count))
 
 
 def extent(axes: tuple[Axis, ...], extents: PartExtents) -> Any:
@@ -146,35 +177,57 @@ class ClusterCycles:
         self, layer: Layer, products: tuple[MatrixProduct, ...], extents: PartExtents, stored: Mapping[int, Cycles]
     ) -> LayerCycles:  # fmt: skip
         """A part of a layer.  `stored`: bytes of each operand, and of the result (-1), that cross the SRAM port."""
-        element_bytes, copies = width_of(layer), sum(stored.values())
-        points = ceil_div(extent(layer.axes, extents), self.cluster.cores)
-        work = max(layer.macs, layer.passes)
-        vector: Cycles = vector_cycles(self.cluster.core.vector, work, points, element_bytes)
-        if not products:
-            return LayerCycles(0 * vector, vector, self.copied(copies, 0 * copies))
-        ways = [
-            (self.on_matrix(product.work(extents, element_bytes, parts)), stored.get(product.weights, 0.0) * is_shared)
-            for product in products for parts, is_shared in self.shares(product, extents)
-        ]  # fmt: skip
-        matrix, for_all = ways[0]
-        for cycles, shared in ways[1:]:
-            for_all = for_all + (cycles < matrix) * (shared - for_all)
-            matrix = smaller(matrix, cycles)
-        if products[0].is_by_channel and products[0].taps:  # some channels on each unit
-            return LayerCycles(matrix * vector / (matrix + vector), 0 * vector, self.copied(copies, 0 * copies))
-        is_on_matrix = matrix <= vector if products[0].is_by_channel else 1
-        for_all = for_all * is_on_matrix
-        return LayerCycles(matrix * is_on_matrix, vector * (1 - is_on_matrix), self.copied(copies - for_all, for_all))
+        found = self.of_all([LayerPart(layer, products, extents, stored)])
+        return LayerCycles(found.matrix[0], found.vector[0], found.copies[0])
 
-    def shares(self, product: MatrixProduct, extents: PartExtents) -> Iterator[tuple[tuple[Int, Int, Int], bool]]:
-        """Ways of cores to share a product: groups, positions or channels; and whether all then need all weights."""
-        groups, positions, channels = (
-            smaller(self.cluster.cores, extent(axes, extents))
-            for axes in (product.groups, product.positions, product.channels)
-        )
-        yield (groups, 1, 1), False
-        yield (1, positions, 1), True
-        yield (1, 1, channels), False
+    def of_all(self, parts: Sequence[LayerPart]) -> LayerCycles:
+        """Of several layers at once, [parts, candidates]: of all as many candidates."""
+        points = [ceil_div(extent(part.layer.axes, part.extents), self.cluster.cores) for part in parts]
+        copies = [sum(part.stored.values()) for part in parts]
+        shape = len(parts), *np.broadcast_shapes(*{*map(np.shape, (*points, *copies))})
+        found, vector = np.zeros((3, *shape)), np.empty(shape)  # on the matrix unit, all bytes, those for all cores
+        for k, part in enumerate(parts):
+            work = max(part.layer.macs, part.layer.passes)
+            vector[k] = vector_cycles(self.cluster.core.vector, work, points[k], width_of(part.layer))
+            found[1, k] = copies[k]
+        some = [k for k, part in enumerate(parts) if part.products]
+        for width in {width_of(parts[k].layer) for k in some}:
+            own = [k for k in some if width_of(parts[k].layer) == width]
+            found[0, own], found[2, own] = self._fewest([parts[k] for k in own], width, shape[1:])
+        matrix, copies_, for_all = found
+        for k in some:
+            first = parts[k].products[0]
+            if first.is_by_channel and first.taps:  # some channels on each unit
+                matrix[k] *= vector[k] / (matrix[k] + vector[k])
+                vector[k], for_all[k] = 0, 0
+            else:
+                is_on_matrix = matrix[k] <= vector[k] if first.is_by_channel else True
+                matrix[k] *= is_on_matrix
+                vector[k] *= np.logical_not(is_on_matrix)
+                for_all[k] *= is_on_matrix
+        return LayerCycles(matrix, vector, self.copied(copies_ - for_all, for_all))
+
+    def _fewest(self, parts: Sequence[LayerPart], element_bytes: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
+        """Cycles of the way that takes the fewest, and the bytes that all cores need of it, [parts, candidates]."""
+        table = np.empty((len(CoreWork._fields), len(parts), 2, 3, *shape), np.int64)
+        shared = np.zeros((len(parts), 2, 3, *shape))
+        for k, part in enumerate(parts):
+            for p, product in enumerate(part.products):
+                for way, work in enumerate(product.shared(part.extents, self.cluster.cores)):
+                    for row, value in enumerate(work):
+                        table[row, k, p, way] = value
+                shared[k, p, 1] = part.stored.get(product.weights, 0.0)  # those who share positions need all weights
+        table, shared = (each.reshape(*each.shape[:-3 - len(shape)], len(parts), 6, *shape) for each in (table, shared))
+        own = CoreWork(*table)
+        columns = np.minimum(own.positions, own.columns)
+        cycles = self.on_matrix(
+            Convolution(
+                ceil_div(own.positions, columns), columns, own.sums, own.channels, element_bytes, own.groups,
+                own.taps // own.row_taps, own.row_taps, own.stride,
+            )
+        )  # fmt: skip
+        at = cycles.argmin(axis=1)[:, None]
+        return np.take_along_axis(cycles, at, 1)[:, 0], np.take_along_axis(shared, at, 1)[:, 0]
 
     def on_matrix(self, work: Convolution) -> Cycles:
         """One core: every fill of the lines counts as a full one."""

@@ -236,17 +236,17 @@ def straddling_windows(
     return larger(ceil_div(row_distance - valid * stride_w, stride_w), 0)
 
 
-def windows_per_write(unit: MatrixUnit, work: Convolution) -> tuple[int, ...]:
-    """Lines that one write fills, for each column piece of a kernel row.
+def column_pieces(unit: MatrixUnit, work: Convolution) -> tuple[tuple[Int, Int], tuple[Int, Int]]:
+    """Column pieces of a kernel row, and lines that one write fills for each: of whole pieces, and of the rest.
 
     A block of E elements fills `(E - span) // S + 1` lines.  A kernel row whose span exceeds E is cut into
     the fewest column pieces, each but the last with as many taps as fit.
     """
     block = unit.line_buffer.block_bytes // work.element_bytes
     most_taps = (block - 1) // work.dilation_w + 1
-    whole, rest = divmod(work.kernel_w, most_taps)
-    taps = [most_taps] * whole + [rest] * (rest > 0)
-    return tuple((block - (n - 1) * work.dilation_w - 1) // work.stride_w + 1 for n in taps)
+    whole, rest = work.kernel_w // most_taps, work.kernel_w % most_taps
+    fills = ((block - (taps - 1) * work.dilation_w - 1) // work.stride_w + 1 for taps in (most_taps, rest))
+    return (whole, next(fills)), ((rest > 0) * 1, next(fills))
 
 
 def piece_writes(unit: MatrixUnit, work: Convolution, mode: Mode, windows: Int) -> Int:
@@ -259,7 +259,7 @@ def piece_writes(unit: MatrixUnit, work: Convolution, mode: Mode, windows: Int) 
       as one run, or, where only some of the stored channels are read, each position as a run if that is less.
     """
     if mode != "channels_last":
-        per_channel = sum(ceil_div(windows, fill) for fill in windows_per_write(unit, work))
+        per_channel = sum(count * ceil_div(windows, fill) for count, fill in column_pieces(unit, work))
         return per_channel * work.channels_in * work.kernel_h
     block = unit.line_buffer.block_bytes // work.element_bytes
     pitch = work.channels_in if work.pitch_channels is None else work.pitch_channels

@@ -8,6 +8,7 @@ finds the least of all three.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +19,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
-from frustum.dialects.plan.layer_cycles import ClusterCycles, MatrixProduct, crossing_pj, products_of
+from frustum.dialects.plan.layer_cycles import ClusterCycles, LayerPart, MatrixProduct, crossing_pj, products_of
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Floats, Ints
 from frustum.passes.plan.tree.wishes import WishError, Wishes
@@ -103,27 +104,29 @@ class NestCosts:
         """Bytes that the port could have moved, [candidates].  `parts`: of each loop from the outermost; `tiles`: bytes
         of tensors in a pass; `inside`: those that no other layers have; `sliced`: axes of sums along which operands
         stream."""
-        shape = parts[0].runs.shape[1]
-        total = np.zeros((5, shape))
-        for k, layer in enumerate(layers):
-            cut, runs = self.cut(layer, k, extents, parts)
-            stored = self.stored(layer, tiles, inside)
-            if self.is_energy:
-                points = np.prod(np.array(list(cut.values()), np.float64), axis=0)
-                total[0] += runs * self.cluster.energy_pj(layer, points, sum(stored.values(), np.zeros(shape)))
-                continue
-            if layer not in self.products:
-                self.products[layer] = tuple(products_of(layer))
-            found = self.cluster.of(layer, self.products[layer], cut, stored)
-            waits = self.waits(layer, k, parts, stored, cut, sliced.get(layer))
-            engines = found.matrix + waits, found.vector, found.copies, found.alone + waits, self.cluster.restart
-            total += [runs * each for each in engines]
+        cuts = [self.cut(layer, k, extents, parts) for k, layer in enumerate(layers)]
+        stored = [self.stored(layer, tiles, inside) for layer in layers]
+        runs = np.array([each for _, each in cuts])
         if self.is_energy:
-            return total[0] / crossing_pj(self.target)
-        busiest = total[:3].max(axis=0)
-        passes = np.maximum.reduce([np.prod([part.runs[k] for part in parts], axis=0) for k in range(len(layers))])
+            total = np.zeros(runs.shape[1])
+            for k, layer in enumerate(layers):
+                points = np.prod([*cuts[k][0].values()], axis=0, dtype=np.float64)
+                total += runs[k] * self.cluster.energy_pj(layer, points, sum(stored[k].values()))
+            return total / crossing_pj(self.target)
+        self.products.update({layer: tuple(products_of(layer)) for layer in layers if layer not in self.products})
+        found = self.cluster.of_all([
+            LayerPart(layer, self.products[layer], cut, own)
+            for layer, (cut, _), own in zip(layers, cuts, stored, strict=True)
+        ])
+        waits = np.array([
+            self.waits(layer, k, parts, stored[k], cuts[k][0], sliced.get(layer)) for k, layer in enumerate(layers)
+        ])
+        engines = found.matrix + waits, found.vector, found.copies
+        busiest = np.max([np.sum(runs * each, axis=0) for each in engines], axis=0)
+        one_by_one = np.sum(runs * (found.alone + waits), axis=0)
+        passes = math.prod(part.runs for part in parts).max(axis=0)
         apart = np.maximum(1 / np.maximum(passes, 1.0), APART)
-        cycles = busiest + (total[3] - busiest) * apart + total[4]
+        cycles = busiest + (one_by_one - busiest) * apart + self.cluster.restart * runs.sum(axis=0)
         cycles = cycles + passes * self.target.chip.dram.latency_cycles
         return cycles * self.target.chip.dram.port_bytes_per_cycle
 

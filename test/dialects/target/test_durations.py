@@ -1,5 +1,6 @@
 """Durations of single actions against the words of the machine's specification and brute force."""
 
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -142,9 +143,12 @@ def test_continuous_saves_writes_and_pays_with_discarded_windows():
         (3, 8, 1, 4, (8, 8, 8)),  # down to single taps
     ],
 )
-def test_windows_per_write_of_a_32_byte_block(kernel_w, dilation, stride, element_bytes, fills):
+def test_column_pieces_of_a_32_byte_block(kernel_w, dilation, stride, element_bytes, fills):
     work = Convolution(1, 1, 1, 1, element_bytes, kernel_w=kernel_w, stride_w=stride, dilation_w=dilation)
-    assert durations.windows_per_write(EDGE.core.matrix, work) == fills
+    pieces = durations.column_pieces(EDGE.core.matrix, work)
+    assert tuple(fill for count, fill in pieces for _ in range(count)) == fills
+    several = durations.column_pieces(EDGE.core.matrix, replace(work, kernel_w=np.array([kernel_w])))
+    assert [[np.max(number) for number in piece] for piece in several] == [list(piece) for piece in pieces]
 
 
 def test_fully_connected_positions_are_the_batch():
