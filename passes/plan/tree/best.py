@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from frustum.passes.plan.tree.costs import NestCosts
-from frustum.passes.plan.tree.intervals import LayerInterval, cut_of, steps_of
+from frustum.passes.plan.tree.intervals import cut_of, steps_of
 from frustum.passes.plan.tree.nest import Interior, LoopNest, NestLoops
 from frustum.passes.plan.tree.passes import KnownPasses, Passes
 from frustum.passes.plan.tree.prices import Chosen, NestPrices
-from frustum.passes.plan.tree.spans import Extents, Floats
-from frustum.passes.plan.tree.units import SearchLimits
+from frustum.passes.plan.tree.spans import Floats
+from frustum.passes.plan.tree.units import PlacedInterval, SearchLimits
 
 NEAR = 1.02
 """A nest within 2 % of the best one may be the best where other tensors are in SRAM already. 2026-11-28."""
@@ -40,10 +40,11 @@ class NestWays:
 
 
 def nest_ways(
-    own: LayerInterval, extents: Extents, limits: SearchLimits, known: KnownPasses, costs: NestCosts | None = None
+    placed: PlacedInterval, limits: SearchLimits, known: KnownPasses, costs: NestCosts | None = None
 ) -> list[NestWays]:  # fmt: skip
     """Under no loop, under one, under two: each with all steps.  Where cores count, and what is summed may come in
     slices: once more without such slices."""
+    own, extents = placed.own, placed.extents
     levels, longest = list[Passes](), list[int]()
     for group, is_windowed in own.classes:
         steps = steps_of(own, group, extents, limits.steps)
@@ -60,9 +61,9 @@ def nest_ways(
             pairs += [(len(levels) - 1, inner) for inner in some if inner != outer]
     for k in steps_at:  # every nest has the loop over what layers carry
         pairs = [pair for pair in pairs if k in pair]
-    interiors = [Interior(own, extents, costs)]
+    interiors = [Interior(placed, costs)]
     if costs is not None and interiors[0].sliced:
-        interiors.append(Interior(own, extents, costs, sums_in_slices=False))
+        interiors.append(Interior(placed, costs, sums_in_slices=False))
     found = list[NestWays]()
     for interior in interiors:
         loops = NestLoops.of(interior, levels)
@@ -72,14 +73,14 @@ def nest_ways(
 
 
 def good_nests(
-    own: LayerInterval, extents: Extents, room: Floats, limits: SearchLimits, known: KnownPasses,
-    costs: NestCosts | None = None,
+    placed: PlacedInterval, room: Floats, limits: SearchLimits, known: KnownPasses, costs: NestCosts | None = None
 ) -> NestPrices:  # fmt: skip
     """Those candidates that are best for some size of SRAM where nothing is there before, or everything.  Of two loops
     the steps are coarse first, then near the good ones."""
+    own = placed.own
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
     best = _Best(nothing, room), _Best(everything, room)
-    for ways in nest_ways(own, extents, limits, known, costs):
+    for ways in nest_ways(placed, limits, known, costs):
         _add(best, ways, ways.singles)
         if ways.pairs:
             coarse = ways.of_two(stride=3)

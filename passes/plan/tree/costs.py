@@ -8,10 +8,12 @@ finds the least of all three.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,7 +21,13 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
-from frustum.dialects.plan.layer_cycles import ClusterCycles, LayerPart, MatrixProduct, crossing_pj, products_of
+from frustum.dialects.plan.layer_cycles import (
+    ClusterCycles,
+    LayerPart,
+    MatrixProduct,
+    crossing_pj,
+    products_of,
+)
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Floats, Ints
 from frustum.passes.plan.tree.wishes import WishError, Wishes
@@ -27,6 +35,10 @@ from frustum.passes.plan.tree.wishes import WishError, Wishes
 APART = 0.5
 """Of the time in which engines could work at once, such a part they wait for each other at least: not all layers of a
 nest become one chain. 2026-11-29."""
+
+
+KnownCosts: TypeAlias = dict[tuple[object, ...], Floats]
+"""Of candidates, by what says which these are."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +75,17 @@ class NestCosts:
     is_energy: bool
     idle: float
     ahead: bool
+    known: KnownCosts
+    """Of intervals by their numbers: other wishes need not find them again."""
     products: dict[Layer, tuple[MatrixProduct, ...]] = field(default_factory=dict)
 
     @staticmethod
-    def of(wishes: Wishes) -> NestCosts | None:
+    def of(wishes: Wishes, known: KnownCosts) -> NestCosts | None:
         """None where bytes alone count.  WishError for energy of a machine whose bytes take none."""
         if wishes.optimise == "bytes":
             return None
         assert wishes.target is not None, "time and energy are those of a target"
-        found = NestCosts(wishes.target, wishes.optimise == "energy", wishes.idle, wishes.ahead)
+        found = NestCosts(wishes.target, wishes.optimise == "energy", wishes.idle, wishes.ahead, known)
         if found.is_energy and not crossing_pj(found.target):
             raise WishError(
                 f"error: --optimise energy: bytes in DRAM and SRAM of {wishes.target.name} take no energy (set "
@@ -137,11 +151,14 @@ class NestCosts:
         """Cycles in which the cores wait in a pass for sums that have begun: in passes before, or in slices before
         where the cores cannot hold them.  `sliced`: the axis along which what is summed comes in slices."""
         summed = [axis for axis in layer.combine if axis not in layer.result.axes]
-        places, goes_on = [layer.axes.index(axis) for axis in summed], np.zeros(parts[0].runs.shape[1], bool)
-        for part in parts:
-            goes_on |= np.isin(part.axis[k], places) & (part.runs[k] > 1)
-        if not layer.macs or -1 not in stored or (sliced is None and not goes_on.any()):
-            return np.zeros(len(goes_on))
+        none = np.zeros(parts[0].runs.shape[1])
+        if not summed or not layer.macs or -1 not in stored:
+            return none
+        goes_on = none > 0
+        for part, axis in itertools.product(parts, summed):
+            goes_on |= (part.axis[k] == layer.axes.index(axis)) & (part.runs[k] > 1)
+        if sliced is None and not goes_on.any():
+            return none
         carried = self.cluster.carried(stored[-1])
         share = SLICE_COPIES * np.minimum(1.0, SLICE / np.prod([cut[axis] for axis in summed], axis=0))
         is_held = self.cluster.holds(stored[-1] + share * sum(size for at, size in stored.items() if at >= 0))

@@ -27,7 +27,7 @@ from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.passes import ClassTiles, Passes
 from frustum.passes.plan.tree.prices import NestPrices
 from frustum.passes.plan.tree.spans import NOTHING, Extents, Floats, Reads
-from frustum.passes.plan.tree.units import MOST_REPEATED
+from frustum.passes.plan.tree.units import MOST_REPEATED, PlacedInterval
 
 NOT_IN_DRAM = 1e4
 """So often as many bytes as it has count for what may not lie there. 2026-11-28."""
@@ -60,11 +60,15 @@ class Interior:
     least_run: int
     """Bytes of the shortest run at the DRAM port, where time counts."""
     sums_in_slices: bool
+    number: int
+    """Of the interval, the same for all that are equal."""
 
     def __init__(
-        self, own: LayerInterval, extents: Extents, costs: NestCosts | None = None, *, sums_in_slices: bool = True
+        self, placed: PlacedInterval, costs: NestCosts | None = None, *, sums_in_slices: bool = True
     ) -> None:  # fmt: skip
+        own, extents = placed.own, placed.extents
         self.own, self.extents, self.costs, self.sums_in_slices = own, extents, costs, sums_in_slices
+        self.number = placed.number
         self.tensors, self.layers, self.reads = own.touched, own.layers, own.reads
         self.least_run = 0 if costs is None else costs.least_run_bytes
         self.sizes = np.array(
@@ -310,11 +314,14 @@ class LoopNest:
         interior = self.interior
         if interior.costs is None:
             return np.zeros(self.shape[1])
-        tiles = dict(zip(interior.tensors, np.add(*self.buffers), strict=True))
-        inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
-        parts = [self.loops.parts.at(numbers) for numbers in self.nests]
-        found = interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside, interior.sliced)
-        return found if interior.costs.is_energy else found * self._begun + self._late
+        known, key = interior.costs.known, (interior.number, interior.sums_in_slices, self.nests.tobytes())
+        if key not in known:
+            tiles = dict(zip(interior.tensors, np.add(*self.buffers), strict=True))
+            inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
+            parts = [self.loops.parts.at(numbers) for numbers in self.nests]
+            found = interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside, interior.sliced)
+            known[key] = found if interior.costs.is_energy else found * self._begun + self._late
+        return known[key]
 
     @cached_property
     def _late(self) -> Floats:

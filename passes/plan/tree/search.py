@@ -23,7 +23,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import NEAR, good_nests
-from frustum.passes.plan.tree.costs import NestCosts
+from frustum.passes.plan.tree.costs import KnownCosts, NestCosts
 from frustum.passes.plan.tree.deal import classes_to_deal
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, cuts_apart, steps_of
@@ -83,12 +83,17 @@ class KnownParts:
     """What is found once for all parts of networks that are equal but for names."""
 
     numbers: dict[object, int] = field(default_factory=dict)
+    costs: KnownCosts = field(default_factory=dict)
     good: dict[int, NestPrices] = field(default_factory=dict)
     nests: dict[object, Floats] = field(default_factory=dict)
     bounded: dict[object, tuple[Floats, Floats]] = field(default_factory=dict)
     """Curves of units and forests, with the bounds that they were found for."""
     work: int = 0
     """Units that forests tried; the nests of an interval are as much as `NEST_WORK`."""
+
+    def for_others(self) -> KnownParts:
+        """What holds for other sizes of SRAM, and for wishes that weigh the same costs in another way."""
+        return KnownParts(self.numbers, self.costs)
 
 
 class EnoughWork(Exception):
@@ -139,7 +144,7 @@ class PlanSearch:
         self.bound: Floats = np.full(LEVELS + 1, np.inf)
         """Plans that are no better are of no use."""
         self.known = known or KnownParts()
-        self.costs = NestCosts.of(wishes)
+        self.costs = NestCosts.of(wishes, self.known.costs)
         self._keys = IntervalKeys(self.reads, self.layers, self.known.numbers)
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
         self._passes: KnownPasses = {}
@@ -237,9 +242,7 @@ class PlanSearch:
         """`best.good_nests`, found once for equal intervals."""
         if placed.number not in self.known.good:
             self.spend(NEST_WORK)
-            self.known.good[placed.number] = good_nests(
-                placed.own, placed.extents, self.room, self.limits, self._passes, self.costs
-            )
+            self.known.good[placed.number] = good_nests(placed, self.room, self.limits, self._passes, self.costs)
         return self.known.good[placed.number]
 
     # ------------------------------------------------------------ loops around forests
@@ -360,21 +363,22 @@ class PlanSearch:
 
 def searched(
     network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES,
-    wanted: Sequence[int] = (LEVELS,),
+    wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None,
 ) -> PlanSearch:  # fmt: skip
     """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    found = searches(network, capacity, wanted, clusters, wishes)
+    found = searches(network, capacity, wanted, clusters, wishes, known)
     return min(found, key=lambda search: float(search.curve[LEVELS]))
 
 
 def searches(
-    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES
+    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES,
+    known: KnownParts | None = None,
 ) -> Iterator[PlanSearch]:  # fmt: skip
     """Of the network in each order of its layers, and of those that make layers again, each below what those before it
     have found.  The order in which a narrow search moves the fewest bytes is first: work may end before the others.
     Units that are given are of the file's order; a layer is made again by a unit that reads it, so not where units have
     nothing of each other."""
-    known, orders = KnownParts(), [network]
+    known, orders = KnownParts() if known is None else known.for_others(), [network]
     if wishes.cuts is None and len(orders := [network, *other_orders(network)]) > 1:
         orders.sort(key=lambda order: _narrowly(PlanSearch(order, capacity, NARROW, wanted, known)))
         known.work = 0

@@ -34,7 +34,7 @@ from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.forest import ForestRecord, Kept, UnitStep, part_axis
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.nest import NO_BYTES, LoopNest
-from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
+from frustum.passes.plan.tree.search import KnownParts, LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY
 from frustum.passes.plan.tree.wishes import IDLE, NO_WISHES, Stretches, Wishes
@@ -80,7 +80,7 @@ def good_plans(
     if wishes.optimise == "bytes":
         return [_fitting_plan(network, capacity, clusters, wishes)]
     assert wishes.target is not None, "time and energy are those of a target"
-    judged, refused = list[tuple[Sequence, Counted]](), list[DoesNotFit]()
+    judged, refused, known = list[tuple[Sequence, Counted]](), list[DoesNotFit](), KnownParts()
     if wishes.optimise == "time":
         ahead, first_bytes = replace(wishes, ahead=True), replace(wishes, idle=IDLE[1])
         asked = [(ahead, (LEVELS * 7 // 8, LEVELS * 3 // 4)), (wishes, ()), (first_bytes, ())]
@@ -88,7 +88,7 @@ def good_plans(
         asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
     for own, less in asked:
         try:
-            found = _fitting_plans(network, capacity, clusters, own, less)
+            found = _fitting_plans(network, capacity, clusters, own, less, known)
         except DoesNotFit as error:  # without second copies there may be one
             refused.append(error)
             continue
@@ -105,17 +105,19 @@ def _fitting_plan(network: AxisNetwork, capacity: int, clusters: int, wishes: Wi
 
 
 def _fitting_plans(
-    network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes, less: tuple[int, ...] = ()
+    network: AxisNetwork, capacity: int, clusters: int, wishes: Wishes, less: tuple[int, ...] = (),
+    known: KnownParts | None = None,
 ) -> list[tuple[Sequence, Counted]]:  # fmt: skip
     """The best plan that fits, and those for so many 64ths of the memory, where there are any.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
     than there is, the plan for so much less is taken; where none of all clusters fits, one for a single cluster.
     """
+    known = known or KnownParts()
     for many in dict.fromkeys((clusters, Dealt().clusters)):
         room = capacity
         for _ in range(TRIES):
-            search = searched(network, room, many, wishes, (*less, LEVELS))
+            search = searched(network, room, many, wishes, (*less, LEVELS), known)
             if not np.isfinite(search.curve[LEVELS]):
                 break
             levels = [LEVELS, *(level for level in less if np.isfinite(search.curve[level]))]
@@ -343,12 +345,12 @@ class _Trace:
 
     def nest(self, first: int, stop: int, place: TreePlace, level: int) -> Node:
         search = self.search
-        own = search.interval(first, stop)
-        shares = np.array([place.resident.get(t, 0.0) for t in own.touched])
+        placed = search.placed(first, stop, place.extents)
+        shares = np.array([place.resident.get(t, 0.0) for t in placed.own.touched])
         room = search.room[level : level + 1]
         best: tuple[float, LoopNest, int] | None = None
         nests = list[LoopNest]()
-        for ways in nest_ways(own, place.extents, search.limits, {}, search.costs):
+        for ways in nest_ways(placed, search.limits, {}, search.costs):
             nests += LoopNest.all_of(ways.interior, ways.loops, ways.singles)
             if ways.pairs:
                 nests += LoopNest.all_of(ways.interior, ways.loops, ways.of_two(stride=1))

@@ -427,7 +427,7 @@ def _no_energy(files: SimpleNamespace) -> None:
     sram = replace(edge.cluster.sram, energy_pj_per_byte=0.0)
     dram = replace(edge.chip.dram, energy_pj_per_byte=0.0)
     NestCosts.of(Wishes("energy", replace(edge, chip=replace(
-        edge.chip, dram=dram, cluster=replace(edge.cluster, sram=sram)))))  # fmt: skip
+        edge.chip, dram=dram, cluster=replace(edge.cluster, sram=sram)))), {})  # fmt: skip
 
 
 ERRORS: dict[type[Error], tuple[int, Callable[[SimpleNamespace], object]]] = {

@@ -31,7 +31,7 @@ NETS = [residual, attention, conv_stack, depthwise]
 def nests(net, wishes):
     search = PlanSearch(net, 1 << 16, wishes=wishes)
     placed = search.placed(0, len(net.layers), search.extents)
-    ways, *_ = nest_ways(placed.own, placed.extents, search.limits, {}, search.costs)
+    ways, *_ = nest_ways(placed, search.limits, {}, search.costs)
     return ways, LoopNest(ways.interior, ways.loops, ways.singles)
 
 
@@ -62,7 +62,7 @@ def test_small_steps_take_longer():
 
 def test_bytes_alone_cost_nothing_more():
     _, nest = nests(network(mlp, *SHAPES), Wishes())
-    assert not nest.prices.busy.any() and NestCosts.of(Wishes()) is None
+    assert not nest.prices.busy.any() and NestCosts.of(Wishes(), {}) is None
 
 
 def test_energy_of_a_machine_whose_bytes_take_none():
@@ -71,9 +71,9 @@ def test_energy_of_a_machine_whose_bytes_take_none():
     half = replace(EDGE, chip=replace(EDGE.chip, dram=dram))
     none = replace(half, chip=replace(half.chip, cluster=replace(EDGE.cluster, sram=sram)))
     assert crossing_pj(half) == EDGE.cluster.sram.energy_pj_per_byte
-    assert NestCosts.of(Wishes("energy", half)) is not None and NestCosts.of(Wishes("time", none)) is not None
+    assert NestCosts.of(Wishes("energy", half), {}) and NestCosts.of(Wishes("time", none), {})
     with pytest.raises(WishError, match=r"edge take no energy \(set chip.dram.energy_pj_per_byte or "):
-        NestCosts.of(Wishes("energy", none))
+        NestCosts.of(Wishes("energy", none), {})
 
 
 @pytest.mark.slow
@@ -92,10 +92,10 @@ def test_each_search_finds_the_least_of_its_own(build):
 def test_where_no_plan_with_second_copies_fits_there_are_others(monkeypatch):
     net, capacity, fitting = network(mlp, *SHAPES), 1 << 14, trace._fitting_plans
 
-    def tight(network, capacity, clusters, wishes, less=()):
+    def tight(network, capacity, clusters, wishes, *rest):
         if wishes.ahead:
             raise trace.no_plan(network, capacity, wishes)
-        return fitting(network, capacity, clusters, wishes, less)
+        return fitting(network, capacity, clusters, wishes, *rest)
 
     monkeypatch.setattr(trace, "_fitting_plans", tight)
     assert fitting_plan(net, capacity, 1, Wishes("time", EDGE))[1].sram_bytes <= capacity
@@ -171,7 +171,7 @@ def test_wide_sums_by_hand():
 def test_the_least_time_is_of_bytes_or_of_the_engine_with_most_work():
     """2,048 rows of 512 channels, 512 hidden ones: of 2,048 x 512 x 512 products each core makes a quarter, 16 x 16 in
     two cycles, twice; 8 B could cross the port in each.  Of 6 rows the bytes are more."""
-    costs = NestCosts.of(Wishes("time", EDGE))
+    costs = NestCosts.of(Wishes("time", EDGE), {})
     net = network(mlp, (2048, 512), (512, 512), (512, 512))
     moved = net.compulsory_bytes
     busy = 2 * 8 * (2048 // 4 // 16) * (512 // 16) * 512 * 2
