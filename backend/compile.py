@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -24,6 +25,7 @@ from frustum.backend.file.executable import Executable, build_executable
 from frustum.backend.file.read_program import read_program
 from frustum.backend.pipeline import (
     LOWERED,
+    PLACED,
     Choices,
     Run,
     is_measured,
@@ -33,7 +35,15 @@ from frustum.backend.pipeline import (
     stops_after,
     weight_passes,
 )
-from frustum.backend.plan_choice import PLANNED, may_choose, with_best_plan
+from frustum.backend.plan_choice import (
+    PLANNED,
+    PLANS,
+    Candidate,
+    best_of,
+    candidates_beside,
+    candidates_of,
+    may_choose,
+)
 from frustum.dialects import module as m
 from frustum.dialects.graph import WeightOp
 from frustum.dialects.isa.program import Element, Program
@@ -43,6 +53,7 @@ from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import target_of, value_bytes
 from frustum.passes.dequantised import is_packed
 from frustum.passes.fuse.policy import chosen
+from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.tile.orders import parse_order
 from frustum.passes.weights import WeightStore, store_of
 
@@ -86,6 +97,7 @@ def built(
     stop: str | None = None,
     count_run: CountRun | None = None,
     machine: Attribute | None = None,
+    imported: ModuleOp | None = None,
 ) -> Built:
     """The executable of a module.
 
@@ -95,14 +107,17 @@ def built(
     as trees), then their weights stay as they are.  These, and all of plans as trees, are taken if they move fewer
     bytes in at most `MOST_CYCLES`.
     Without `count_run` nobody can compare them, and weights stay as they are.
-    `machine`: the target that it is for, where the module is planned for a smaller one.
+    `machine`: the target that it is for, where the module is planned for a smaller one.  `imported`: the module as it
+    was before any pass, where plans as trees may be taken too.
     Source: docs/techniques/output-split.md, "When".
     """
     work, known = _Encoder(run, machine), None
-    if count_run is not None and may_choose(module, choices, stop):
-        trials = _Trials(choices, work, count_run)
-        module, number = with_best_plan(module, choices, run, stop, trials.cost)
-        stop, known = PLANNED, trials.known.get(number) if run.at_stop is None else None
+    if count_run is not None:
+        trials = _Trials(work, count_run)
+        chosen = trials.best(module, choices, stop, imported)
+        if chosen is not None:
+            known = trials.known[chosen] if run.at_stop is None else None
+            module, choices, stop = chosen.module, chosen.choices, chosen.stop
     if choices.if_better and LOWERED in stops_after(stop or stop_of(module)):
         return _smaller(module, choices, work, stop, count_run, known)
     if known is not None and choices.compression == "none":
@@ -125,20 +140,45 @@ class _Trial:
 
 @dataclass
 class _Trials:
-    """Modules with plans from which one is chosen, with weights as they are."""
+    """Candidates from which one is chosen, with weights as they are; None: no program is made of one."""
 
-    choices: Choices
     work: _Encoder
     count_run: CountRun
-    known: dict[int, _Trial] = field(default_factory=dict)
+    known: dict[Candidate, _Trial | None] = field(default_factory=dict)
 
-    def cost(self, number: int, module: ModuleOp) -> tuple[int, int]:
-        """Cycles and DRAM bytes of one, which is noted."""
+    def best(
+        self, module: ModuleOp, choices: Choices, stop: str | None, imported: ModuleOp | None
+    ) -> Candidate | None:  # fmt: skip
+        """The candidate that is taken; who is shown the stops sees its.  None where there is no choice."""
+        run = self.work.run
+        if may_choose(module, choices, stop):
+            found = candidates_of(module, replace(choices, plans=PLANS), run, stop)
+        elif imported is not None:
+            first = Candidate(module, choices, stop or stop_of(module))
+            found = [first, *candidates_beside(imported, choices, Run(None, run.seconds), self.cost(first))]
+        else:
+            return None
+        costs = [*map(self.cost, found)] if len(found) > 1 else []
+        chosen = found[best_of(costs, is_bound=imported is not None)]
+        if chosen.stop == PLANNED:
+            if imported is not None and run.at_stop is not None:
+                run.advance(imported.clone(), ("typed",), chosen.choices)
+            run.arrived(PLANNED, chosen.module, chosen.choices)
+        return chosen
+
+    def cost(self, candidate: Candidate) -> Cost | None:
+        """Of a run; None where there is no program."""
+        if candidate not in self.known:
+            self.known[candidate] = None
+            with suppress(DoesNotFit, NotLowered):
+                self.known[candidate] = self._of(candidate)
+        found = self.known[candidate]
+        return None if found is None else found.count.cost
+
+    def _of(self, own: Candidate) -> _Trial:
         unseen = replace(self.work, run=Run(None, self.work.run.seconds))
-        encoded, kept = _plain(module, self.choices, unseen, PLANNED, is_kept=self.choices.if_better)
-        count = _counted(encoded, self.count_run)
-        self.known[number] = _Trial(encoded, kept, count)
-        return count.cost.cycles, count.cost.dram_bytes
+        encoded, kept = _plain(own.module.clone(), own.choices, unseen, own.stop, is_kept=own.choices.if_better)
+        return _Trial(encoded, kept, _counted(encoded, self.count_run))
 
 
 def _plain(
@@ -289,7 +329,7 @@ def fixed(
     first: DoesNotFit | None = None
     cut = stops_to(after, "tiled") if "tiled" in after else []
     planned: dict[tuple[float, bool], ModuleOp] = {}  # in tiles, by the share: what follows plans nothing again
-    raw: dict[tuple[Any, ...], ModuleOp] = {}  # in instructions, with weights as they are: what joins them makes none
+    raw = _RawModules(run, [s for s in after if s == PLACED])
     while True:
         attempt = module
         try:
@@ -303,13 +343,9 @@ def fixed(
                 _check_homes(fresh, list(planned.values()), first if is_bound(choices) else None)
                 planned[shares[0]] = fresh
             if LOWERED in after:
-                if (key := (shares[0], keeps[0])) not in raw:
-                    attempt = planned[shares[0]].clone()
-                    run.advance(attempt, after[len(cut) : after.index(LOWERED)], own)
-                    run.apply_all(attempt, raw_passes(own))
-                    raw[key] = attempt
-                keep(own, raw[key])
-                attempt = raw[key].clone()
+                attempt = raw.module((shares[0], keeps[0]), planned[shares[0]], own)
+                keep(own, attempt)
+                attempt = attempt.clone()
                 run.apply_all(attempt, weight_passes(own))
                 _join(attempt, own, run)
             else:
@@ -331,6 +367,25 @@ def fixed(
             tried.pop(0)
             continue
         return attempt
+
+
+@dataclass
+class _RawModules:
+    """Modules in instructions, with weights as they are: who joins sections in another way makes none again."""
+
+    run: Run
+    stops: Sequence[str]
+    """From where they are planned to where they are lowered."""
+    known: dict[object, ModuleOp] = field(default_factory=dict)
+
+    def module(self, key: object, planned: ModuleOp, choices: Choices) -> ModuleOp:
+        """Of such choices as the key says."""
+        if key not in self.known:
+            found = planned.clone()
+            self.run.advance(found, self.stops, choices)
+            self.run.apply_all(found, raw_passes(choices))
+            self.known[key] = found
+        return self.known[key]
 
 
 def shares_of(module: ModuleOp, choices: Choices, after: Sequence[str]) -> list[tuple[float, bool]]:

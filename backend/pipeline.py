@@ -137,6 +137,8 @@ class Choices:
 
     dtype: str | None = None
     policy: str | None = None
+    is_free: bool = False
+    """Whether nobody has asked for this policy."""
     rules: str | None = None
     thresholds: str | None = None
     cuts: str | None = None
@@ -159,6 +161,8 @@ class Choices:
     """A file with the plan as a tree."""
     plans: int = 1
     """Of each network at most so many plans are found, from which one is taken."""
+    most: tuple[int, int] | None = None
+    """Of these DRAM bytes, and cycles: others have been found, and narrow searches look for better ones."""
     optimise: Optimise = "time"
     carry: Carry = "auto"
     order: str | None = None
@@ -181,6 +185,12 @@ class Choices:
         for edit in self.edits:
             passes = [each for step in passes for each in (edit.applied(step) if step.name == edit.anchor else (step,))]
         return passes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is asked for that says how layers are planned: plans as trees may be taken too."""
+        said = ("dtype", "policy", "carry", "compression", "if_better", "may_compress")
+        return self.is_free and self == Choices(is_free=True, **{name: getattr(self, name) for name in said})
 
     @property
     def is_tree(self) -> bool:
@@ -253,7 +263,10 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     return {
         "typed": passes_of_trees(choices.dtype),
         "fused": (
-            SearchPlan(choices.optimise, choices.carry, choices.cuts, choices.sram, choices.plans)
+            SearchPlan(
+                choices.optimise, choices.carry, choices.cuts, choices.sram, choices.plans,
+                choices.most is not None, *(choices.most or ()),
+            )
             if choices.plan is None else ApplyPlan(str(choices.plan)),
         ),
         "fixed": (Allocate(), HoistLoads(), Schedule()),

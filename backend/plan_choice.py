@@ -6,24 +6,42 @@ Source: docs/ir-plan.md, "Which plan".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.rewriter import Rewriter
+from xdsl.utils.exceptions import DiagnosticException
 
+from frustum.backend.cost import Cost
 from frustum.backend.pipeline import Choices, Run, passes_to, stop_of, stops_after
-from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.lower.tree.spans import NotLowered
+from frustum.dialects.choices import TREE
+from frustum.dialects.errors import Error
+from frustum.dialects.module import POLICY
 from frustum.passes.plan.text.apply import plans_of
 
 PLANNED = "fused"
 """The stop at which networks have plans."""
 PLANS = 5
 """Of each network so many are judged at most: a compilation takes as long as their programs. 2026-11-29."""
+FEW = 3
+"""The same where the layers have been planned in another way too. 2026-11-29."""
 NEAR = 1.02
 """A plan within 2 % of the fewest cycles takes nearly as long. 2026-11-29."""
+MORE = 1.01
+"""So many times the bytes of layers that are planned in another way plans as trees may move. 2026-11-29."""
+ROUGHLY = 1.05
+"""A plan that is judged to take so many times the cycles of a run may take fewer. 2026-11-29."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A module of which a program may be made: with which choices, and the stop where it is."""
+
+    module: ModuleOp
+    choices: Choices
+    stop: str
 
 
 def may_choose(module: ModuleOp, choices: Choices, stop: str | None) -> bool:
@@ -32,28 +50,41 @@ def may_choose(module: ModuleOp, choices: Choices, stop: str | None) -> bool:
     return is_open and PLANNED in stops_after(stop or stop_of(module))
 
 
-def with_best_plan(
-    module: ModuleOp, choices: Choices, run: Run, stop: str | None, cost: Callable[[int, ModuleOp], tuple[int, int]]
-) -> tuple[ModuleOp, int]:  # fmt: skip
-    """The module at stop `fused`, with those plans whose program takes the fewest cycles, and their number; `cost`
-    counts these and DRAM bytes, of the plans of a number.  Of those that take nearly as long the one that moves the
-    fewest is taken.  Plans of which no program is made, or none that fits, are left out; where that is so of all, the
-    first one stays, and whoever goes on is told.
-    """
+def candidates_of(module: ModuleOp, choices: Choices, run: Run, stop: str | None) -> list[Candidate]:
+    """The module at stop `fused` with plans that are judged to be good, the best first.  Raises what keeps a network
+    from having any, such as `DoesNotFit`."""
     after = stops_after(stop or stop_of(module))
     run.advance(module, after[: after.index(PLANNED)], choices)
-    run.apply_all(module, passes_to(PLANNED, replace(choices, plans=PLANS)))
+    run.apply_all(module, passes_to(PLANNED, choices))
     names = [plan.network_name for plan in plans_of(module)]
-    found = [_only(module.clone(), number) for number in range(max(map(names.count, names), default=1))]
-    costs = dict[int, tuple[int, int]]()
-    for number, each in enumerate(found if len(found) > 1 else ()):
-        with suppress(DoesNotFit, NotLowered):
-            costs[number] = cost(number, each.clone())
-    most = NEAR * min((cycles for cycles, _ in costs.values()), default=0)
-    near = (number for number, (cycles, _) in costs.items() if cycles <= most)
-    best = min(near, key=lambda number: costs[number][::-1], default=0)
-    run.arrived(PLANNED, found[best], choices)
-    return found[best], best
+    several = range(max(map(names.count, names), default=1))
+    return [Candidate(_only(module.clone(), number), choices, PLANNED) for number in several]
+
+
+def candidates_beside(imported: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[Candidate]:
+    """The same of layers that are planned in another way too, and whose run costs so much; None: they do not fit.
+    Plans that are judged to be worse are left out, and so is what keeps a network from having any."""
+    own, module = replace(choices, policy=TREE, plans=FEW), imported.clone()
+    if cost is not None:
+        own = replace(own, most=(int(MORE * cost.dram_bytes), cost.cycles))
+    module.attributes[POLICY] = StringAttr(TREE)
+    with suppress(Error, DiagnosticException):
+        return candidates_of(module, own, run, None)
+    return []
+
+
+def best_of(costs: Sequence[Cost | None], *, is_bound: bool = False) -> int:
+    """The candidate whose run takes the fewest cycles; of those that take nearly as long the one that moves the fewest
+    bytes.  None: there is no program; where that is so of all, it is the first one, and whoever goes on is told.
+    `is_bound`: the first is planned in another way, and others move hardly more bytes.
+    """
+    known = {number: cost for number, cost in enumerate(costs) if cost is not None}
+    if is_bound and 0 in known:
+        most_bytes = MORE * known[0].dram_bytes
+        known = {number: cost for number, cost in known.items() if cost.dram_bytes <= most_bytes}
+    most = NEAR * min((cost.cycles for cost in known.values()), default=0)
+    near = (number for number, cost in known.items() if cost.cycles <= most)
+    return min(near, key=lambda number: (known[number].dram_bytes, known[number].cycles), default=0)
 
 
 def _only(module: ModuleOp, number: int) -> ModuleOp:

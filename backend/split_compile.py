@@ -150,6 +150,10 @@ class Splitter(Trials):
             self.layers = Layers(whole, self.names, self.results)
             self.stop = STOPS[0]  # nobody says that each network was simplified
             return pieces
+        splitting = self.splitting
+        is_whole = splitting.when != "outputs" and splitting.chips == 1 and splitting.refusal is None
+        if is_whole and self.choices.is_open:
+            self.imported = self.module.clone()
         self._advance()
         self.layers: Layers = Layers(networks_of(self.module)[0], self.names, self.results)
         if self.splitting.when != "outputs":

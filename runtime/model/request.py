@@ -313,10 +313,12 @@ def choices_for(
     noted = words_of(module)
     _check_types(request, noted[DTYPE], name)
     policy: tuple[str | None, str | None, str | None] = (noted.get(POLICY), None, None)
+    is_free = passes is None and not is_fused and (noted.get(POLICY), request.policy, request.rules) == (None,) * 3
     if is_fused:
         own = {"dtype": noted[DTYPE], "policy": noted.get(POLICY)}
         refuse_late(request, name, STOPS[: STOPS.index(stop) + 1], own)
     else:
+        is_free = is_free and chosen(None, None, None, target_of(module).options)[0] == OPTIMAL
         policy = _set_policy(module, request, noted.get(POLICY), passes)
     compression = request.compress_weights or AUTO
     if policy[0] == TREE:
@@ -328,6 +330,7 @@ def choices_for(
         Choices(**{name: value for name, value in alike.items() if value is not None}),
         dtype=noted[DTYPE] if request.dtype in (None, "model") else request.dtype,
         policy=policy[0],
+        is_free=is_free,
         rules=policy[1],
         thresholds=policy[2],
         compression=compression,

@@ -19,7 +19,7 @@ from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.text.apply import plans_of
 from frustum.passes.plan.text.cuts import cuts_after
 from frustum.passes.plan.tree.trace import good_plans
-from frustum.passes.plan.tree.wishes import GivenCuts, Wishes
+from frustum.passes.plan.tree.wishes import GivenCuts, Most, Wishes
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class SearchPlan(ModulePass):
     `optimise`: what there is least of instead, `time` or `energy`.  `carry`: the type of sums that wait between passes.
     `sram`: the share of a cluster's SRAM that plans may use.
     `plans`: at most so many stand behind each network where several may be the best, in the order in which they are
-    judged so; a program is made of one.
+    judged so; a program is made of one.  `quick`: the narrowest search that finds any plan is enough.  `most_bytes`
+    and `most_cycles`, both or none (0): plans that move or take more are left out, as they are counted here.
     `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks; an
     empty text makes each network one unit.
     Raises `DoesNotFit` where no plan fits the SRAM of a cluster, `PlanError` where a cut is after no layer, `WishError`
@@ -43,6 +44,9 @@ class SearchPlan(ModulePass):
     cuts: str | None = None
     sram: float = 1.0
     plans: int = 1
+    quick: bool = False
+    most_bytes: int = 0
+    most_cycles: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         target = target_of(op)
@@ -53,8 +57,9 @@ class SearchPlan(ModulePass):
         cuts: list[GivenCuts | None] = [None if self.cuts is None else GivenCuts(frozenset()) for _ in read]
         if self.cuts:
             cuts = list(cuts_after(read, self.cuts))
+        most = Most(self.most_bytes, self.most_cycles) if self.most_bytes else None
         for network, axes, own in zip(networks, read, cuts, strict=True):
-            wishes = Wishes(self.optimise, target, self.carry, own)
+            wishes = Wishes(self.optimise, target, self.carry, own, is_quick=self.quick, most=most)
             room = int(self.sram * target.cluster.sram.capacity_bytes)
             found = good_plans(axes, room, linked_clusters(target), wishes)
             ops = [plan_op(network.sym_name.data, target.name, tree) for tree, _ in found[: self.plans]]

@@ -109,7 +109,12 @@ class NestCosts:
             return moved
         whole = [self.cluster.of(layer, tuple(products_of(layer)), extents, {}) for layer in layers]
         busy = max(sum(float(each.matrix) for each in whole), sum(float(each.vector) for each in whole))
-        return max(moved, moved + (busy * self.target.chip.dram.port_bytes_per_cycle - moved) * self.idle)
+        return self.together(moved, busy)
+
+    def together(self, moved: float, cycles: float) -> float:
+        """Bytes that are moved and cycles, as one price; of energy the bytes alone."""
+        idle = cycles * self.target.chip.dram.port_bytes_per_cycle - moved
+        return moved if self.is_energy else moved + max(0.0, idle) * self.idle
 
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],

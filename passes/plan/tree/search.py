@@ -181,7 +181,8 @@ class PlanSearch:
             is_little = self.costs is not None and (curve[self.judged] * NEAR >= found[self.judged]).all()
             if (curve[self.wanted] <= found[self.wanted] * NEARLY).all():
                 best, found, self.record = self.limits, np.minimum(found, curve), record
-            if is_little:  # prices of time are rougher than what wider searches would find
+            is_enough = self.wishes.is_quick and np.isfinite(found[self.wanted]).any()
+            if is_little or is_enough:  # prices of time are rougher than what wider searches would find
                 break
         self.limits, self.may_end = best, False
         return found
@@ -385,12 +386,20 @@ def searches(
     networks = [(order, tuple[Copy, ...]()) for order in orders]
     if wishes.cuts is None or wishes.cuts.is_crossed:
         networks += alternatives(orders[0], capacity / SMALL)
-    bound = np.full(LEVELS + 1, np.inf)
+    bound = np.full(LEVELS + 1, _most_of(wishes))
     for other, copies in networks:
         search = _dealt(other, capacity, wanted, clusters, known, wishes)
         search.copies, search.bound = copies, bound
         yield search
         bound = np.minimum(bound, search.curve)
+
+
+def _most_of(wishes: Wishes) -> float:
+    """The price of a plan that takes the most that is wanted."""
+    most, costs = wishes.most, NestCosts.of(wishes, {})
+    if most is None:
+        return np.inf
+    return most.dram_bytes if costs is None else costs.together(most.dram_bytes, most.cycles)
 
 
 def _narrowly(search: PlanSearch) -> float:

@@ -83,7 +83,10 @@ def good_plans(
     judged, refused, known = list[tuple[Sequence, Counted]](), list[DoesNotFit](), KnownParts()
     if wishes.optimise == "time":
         ahead, first_bytes = replace(wishes, ahead=True), replace(wishes, idle=IDLE[1])
-        asked = [(ahead, (LEVELS * 7 // 8, LEVELS * 3 // 4)), (wishes, ()), (first_bytes, ())]
+        less = LEVELS * 7 // 8, LEVELS * 3 // 4
+        asked = [(ahead, less), (wishes, ()), (first_bytes, ())]
+        if wishes.is_quick:
+            asked = [(ahead, less), (first_bytes, less)]
     else:
         asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
     for own, less in asked:
@@ -93,8 +96,11 @@ def good_plans(
             refused.append(error)
             continue
         judged += (each for each in found if all(each[0] != plan for plan, _ in judged))
+    if wishes.most is not None:
+        most = wishes.most
+        judged = [each for each in judged if each[1].dram_bytes <= most.dram_bytes and each[1].cycles <= most.cycles]
     if not judged:
-        raise refused[-1]
+        raise refused[-1] if refused else no_plan(network, capacity, wishes)
     what = "cycles" if wishes.optimise == "time" else "energy_pj"
     return sorted(judged, key=lambda found: (found[1].waits_in_dram, getattr(found[1], what), found[1].dram_bytes))
 

@@ -51,11 +51,21 @@ class Stretches:
 
 
 @dataclass(frozen=True)
+class Most:
+    """DRAM bytes that a plan may move, and cycles that it may take as the evaluator counts."""
+
+    dram_bytes: float
+    cycles: float
+
+
+@dataclass(frozen=True)
 class Wishes:
     """`optimise`: what there should be least of; time and energy are those of `target`.  `carry`: the type of sums that
     wait between passes (`auto`: the element type, which moves the fewest bytes).  `cuts`: the units of the outermost
     sequence; None: those that are best.  `idle`: what a cycle in which the DRAM port waits is worth, of one in which it
-    moves; `ahead`: whether what passes of a loop load and store has room for a second copy, so that they overlap."""
+    moves; `ahead`: whether what passes of a loop load and store has room for a second copy, so that they overlap;
+    `is_quick`: whether the narrowest search that finds a plan is enough.  `most`: of what takes more nothing is
+    wanted."""
 
     optimise: Optimise = "bytes"
     target: Target | None = None
@@ -63,6 +73,8 @@ class Wishes:
     cuts: GivenCuts | None = None
     idle: float = IDLE[0]
     ahead: bool = False
+    is_quick: bool = False
+    most: Most | None = None
 
     @property
     def sum_bits(self) -> int:
