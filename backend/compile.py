@@ -116,7 +116,7 @@ def built(
         trials = _Trials(work, count_run)
         chosen = trials.best(module, choices, stop, imported)
         if chosen is not None:
-            known = trials.known[chosen] if run.at_stop is None else None
+            known = trials.known.get(chosen) if run.at_stop is None else None
             module, choices, stop = chosen.module, chosen.choices, chosen.stop
     if choices.if_better and LOWERED in stops_after(stop or stop_of(module)):
         return _smaller(module, choices, work, stop, count_run, known)

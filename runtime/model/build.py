@@ -188,7 +188,7 @@ def _chain(work: _Compiling) -> Chain:
     return Chain(
         Path(file).stem,
         work.target or targets.load(asked.DEFAULT_TARGET),
-        policies[0] if policies else request.policy or "none",
+        ", ".join(dict.fromkeys(policies)) or request.policy or "none",
         request.host or "auto",
         interface,
         placement.outputs,

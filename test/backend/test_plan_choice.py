@@ -1,18 +1,21 @@
-"""The machine chooses between plans of policy `tree`."""
+"""The machine chooses between plans."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import lowered_plans
+import plan_nets
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from frustum.backend.compile import built
-from frustum.backend.pipeline import Choices, Run
-from frustum.backend.plan_choice import PLANS, with_best_plan
+from frustum.backend.cost import Cost
+from frustum.backend.pipeline import STOPS, Choices, Run
+from frustum.backend.plan_choice import PLANS, best_of, candidates_of
 from frustum.dialects.module import TARGET
 from frustum.dialects.plan.dialect import tree_of
 from frustum.dialects.target import to_attribute
-from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.text import search
 from frustum.passes.plan.text.apply import plans_of
@@ -21,6 +24,7 @@ from frustum.passes.plan.tree.wishes import Wishes
 from frustum.runtime.machine import Machine
 from frustum.runtime.model.build import count_run
 
+FREE = Choices("f32", "optimal", is_free=True)
 TIME = Choices("f32", "tree")
 KIB = 40
 
@@ -43,51 +47,96 @@ def plans(target):
 
 
 @pytest.fixture
-def module(target, plans, monkeypatch):
-    """The network, of which these plans are found."""
-    monkeypatch.setattr(search, "good_plans", lambda *wanted: [(plan, None) for plan in plans])
+def module(target):
     found: ModuleOp = lowered_plans.case(rows).module.clone()
     found.attributes[TARGET] = to_attribute(target)
     return found
 
 
-def chosen(module, cost):
-    return tree_of(plans_of(with_best_plan(module, TIME, Run(), "typed", cost)[0])[0])
+def costs_of(*pairs):
+    return [None if pair is None else Cost(*pair) for pair in pairs]
 
 
-def test_there_are_several_plans_and_the_pass_leaves_as_many_as_are_wanted(plans):
+def test_there_are_several_plans_and_the_pass_leaves_as_many_as_are_wanted(module, plans):
     assert 1 < len(plans) <= PLANS
     assert all(a != b for k, a in enumerate(plans) for b in plans[:k])
+    found = candidates_of(module, replace(TIME, plans=2), Run(), "typed")
+    assert [tree_of(*plans_of(each.module)) for each in found] == plans[:2]
 
 
 @pytest.mark.parametrize(
     ("costs", "best"),
     [
-        ({0: (300, 9), 1: (200, 9)}, 1),
-        ({0: (200, 9), 1: (300, 1)}, 0),
-        ({0: (200, 9), 1: (203, 8)}, 1),  # nearly as long
-        ({0: (200, 9), 1: (207, 8)}, 0),
+        ([(300, 9), (200, 9)], 1),
+        ([(200, 9), (300, 1)], 0),
+        ([(200, 9), (203, 8)], 1),  # nearly as long
+        ([(200, 9), (207, 8)], 0),
+        ([(200, 9), (200, 9), (199, 9)], 2),
+        ([None, (200, 9)], 1),  # no program is made of the first
+        ([None, None], 0),
+        ([], 0),
     ],
 )
-def test_the_fewest_cycles_or_nearly_so_with_fewer_bytes(costs, best, module, plans):
-    assert chosen(module, lambda number, own: costs.get(number, (1000, 0))) == plans[best]
+def test_the_fewest_cycles_or_nearly_so_with_fewer_bytes(costs, best):
+    assert best_of(costs_of(*costs)) == best
 
 
-@pytest.mark.parametrize("error", [NotLowered("no"), DoesNotFit("it", "here", "2 B", "1 B", "sram")])
-def test_plans_without_a_program_are_left_out(error, module, plans):
-    def cost(number, own):
-        if number == 0:
-            raise error
-        return 1, 1
+@pytest.mark.parametrize(
+    ("costs", "best"),
+    [
+        ([(300, 1000), (200, 1010)], 1),
+        ([(300, 1000), (200, 1011)], 0),  # it moves more
+        ([(300, 1000), (200, 1011), (250, 900)], 2),
+        ([None, (200, 1011)], 1),
+    ],
+)
+def test_beside_layers_that_are_planned_in_another_way_trees_move_hardly_more(costs, best):
+    assert best_of(costs_of(*costs), is_bound=True) == best
 
-    assert chosen(module, cost) == plans[1]
+
+@pytest.fixture(scope="module")
+def imported(target):
+    """A network of which a plan as a tree takes fewer cycles and bytes than what the other planner finds."""
+    found: ModuleOp = lowered_plans.case(plan_nets.transposed).module.clone()
+    found.attributes[TARGET] = to_attribute(target)
+    return found
 
 
-def test_where_there_is_no_program_at_all_the_first_plan_stays(module, plans):
-    def cost(number, own):
+def default_run(imported, at_stop=None, **choices):
+    """Both planners; and the policy of the executable."""
+    own, typed = replace(FREE, **choices), imported.clone()
+    run = Run(at_stop)
+    run.advance(typed, ["typed"], own)
+    found = built(typed, own, run, "typed", count_run, imported=imported if own.is_open else None).executable
+    return Machine(found).run({}, "timing").timeline.times.total, found.manifest["options"]["policy"]
+
+
+def test_runs_for_which_nothing_is_asked_take_the_better_of_both_planners(imported):
+    cycles, policy = default_run(imported)
+    assert policy == "tree"
+    assert cycles < default_run(imported, is_free=False)[0]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"order": "row-major"}, {"borders": "overlap"}, {"optimise": "bytes"}, {"runs": "none"}]
+)
+def test_what_is_asked_of_the_other_planner_is_done(asked, imported):
+    assert default_run(imported, **asked)[1] == "optimal"
+
+
+def test_who_is_shown_the_stops_sees_those_of_the_plan_that_is_taken(imported):
+    seen = {}
+    default_run(imported, lambda stop, module: seen.update({stop: module.clone()}))
+    assert all(len(plans_of(seen[stop])) == 1 for stop in ("fused", "tiled", "placed"))
+    assert list(seen) == list(STOPS[1:])
+
+
+def test_what_has_no_plan_as_a_tree_is_left_to_the_other_planner(imported, monkeypatch):
+    def refuse(*wanted):
         raise NotLowered("no")
 
-    assert chosen(module, cost) == plans[0]
+    monkeypatch.setattr(search, "good_plans", refuse)
+    assert default_run(imported)[1] == "optimal"
 
 
 def test_a_run_takes_no_more_cycles_than_with_any_of_the_plans(module, plans, target):

@@ -285,8 +285,9 @@ class IntervalKeys:
         )  # fmt: skip
         reduced = tuple((at(axis), str(rule)) for axis, rule in layer.combine.items())
         result = of(layer.result), tuple(at(axis) for axis in layer.result.axes)
+        touched = tuple(of(tensor) for tensor in self.reads.touched[layer])  # scalars have no axes to read along
         return (
-            reads, guards, reduced, result, layer.macs, layer.passes, layer.storage_of,
+            reads, guards, reduced, result, touched, layer.macs, layer.passes, layer.storage_of,
             tuple(where(position) for position in layer.domain),
         )  # fmt: skip
 

@@ -148,7 +148,7 @@ def test_a_process_that_is_ended_is_named(chain, capsys, monkeypatch):
             raise BrokenProcessPool
 
     monkeypatch.setattr("frustum.runtime.tools.explain.workers", lambda scheduler: nullcontext((Broken(), 2)))
-    assert main(["explain", chain, *MACHINE]) == 2
+    assert main(["explain", chain, "--policy", "optimal", *MACHINE]) == 2
     assert "was ended from outside" in capsys.readouterr().err
 
 
