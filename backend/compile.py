@@ -320,10 +320,7 @@ def fixed(
     after = [s for s in stops_after(stop) if s not in early]
     run.advance(module, before, choices)
     shares = shares_of(module, choices, after)
-    joined = [choices.joined, *(share for share in JOINED_SHARES if share < choices.joined)]
-    if choices.joined == 1:
-        joined[:1] = JOINED_AT_FIRST
-    joined = joined if "lowered" in after else [choices.joined]
+    joined = joined_shares(choices) if LOWERED in after else [choices.joined]
     ahead = [True, False] if "fixed" in after and choices.ahead and not choices.is_tree else [choices.ahead]
     keeps = list(KEEPS) if "lowered" in after and choices.keep else [(choices.keep, choices.closely)]
     first: DoesNotFit | None = None
@@ -397,6 +394,12 @@ def shares_of(module: ModuleOp, choices: Choices, after: Sequence[str]) -> list[
     if is_open and (is_measured(choices) or has_stored(module)):
         return [*((share, False) for share in MEASURED_SHARES), *((share, True) for share in SRAM_SHARES)]
     return shares
+
+
+def joined_shares(choices: Choices) -> list[float]:
+    """Shares of code and events for joined sections, in the order tried."""
+    less = [share for share in JOINED_SHARES if share < choices.joined]
+    return [*(JOINED_AT_FIRST if choices.joined == 1 else [choices.joined]), *less]
 
 
 def is_easier(error: DoesNotFit, ahead: list[bool], keeps: list[tuple[bool, bool]], joined: float) -> bool:

@@ -30,8 +30,9 @@ class SearchPlan(ModulePass):
     `optimise`: what there is least of instead, `time` or `energy`.  `carry`: the type of sums that wait between passes.
     `sram`: the share of a cluster's SRAM that plans may use.
     `plans`: at most so many stand behind each network where several may be the best, in the order in which they are
-    judged so; a program is made of one.  `quick`: the narrowest search that finds any plan is enough.  `most_bytes`
-    and `most_cycles`, both or none (0): plans that move or take more are left out, as they are counted here.
+    judged so; a program is made of one.  `quick`: the narrowest search that finds any plan is enough, of layers in the
+    order of the file; it ends soon, without a plan if none is found till then.
+    `most_bytes` and `most_cycles`, both or none (0): plans that move or take more are left out, as counted here.
     `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks; an
     empty text makes each network one unit.
     Raises `DoesNotFit` where no plan fits the SRAM of a cluster, `PlanError` where a cut is after no layer, `WishError`

@@ -10,6 +10,7 @@ forest: units one after the other; the state at a cut is the set of tensors that
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -40,6 +41,8 @@ MOST_ABOVE = 3
 """Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
 MOST_WORK = 220_000
 """Units that are tried for one network, some half a minute: what wider searches find in more is little. 2026-11-28."""
+QUICK_WORK = 45_000
+"""Where a quick search is enough it ends after so much, some four seconds, with a plan or without. 2026-11-29."""
 NEST_WORK = 150
 """All nests of an interval take as long as so many units of a forest. 2026-11-28."""
 LADDER: tuple[dict[str, Any], ...] = (
@@ -97,7 +100,7 @@ class KnownParts:
 
 
 class EnoughWork(Exception):
-    """A search has a plan and may not look further."""
+    """A search may not look further."""
 
 
 class PlanSearch:
@@ -201,9 +204,10 @@ class PlanSearch:
         return self.costs.least(self.layers, self.extents, moved) * NEAR
 
     def spend(self, work: int) -> None:
-        """Notes work; EnoughWork where there is a plan already and no more may be done."""
+        """Notes work; EnoughWork where there is a plan already, or is to be soon, and no more may be done."""
         self.known.work += work
-        if self.may_end and self.known.work > MOST_WORK:
+        is_quick = self.wishes.is_quick
+        if (self.may_end or is_quick) and self.known.work > (QUICK_WORK if is_quick else MOST_WORK):
             raise EnoughWork
 
     # ------------------------------------------------------------ small things
@@ -380,7 +384,9 @@ def searches(
     Units that are given are of the file's order; a layer is made again by a unit that reads it, so not where units have
     nothing of each other."""
     known, orders = KnownParts() if known is None else known.for_others(), [network]
-    if wishes.cuts is None and len(orders := [network, *other_orders(network)]) > 1:
+    if wishes.cuts is None and not wishes.is_quick:
+        orders += other_orders(network)
+    if len(orders) > 1:
         orders.sort(key=lambda order: _narrowly(PlanSearch(order, capacity, NARROW, wanted, known)))
         known.work = 0
     networks = [(order, tuple[Copy, ...]()) for order in orders]
@@ -403,8 +409,10 @@ def _most_of(wishes: Wishes) -> float:
 
 
 def _narrowly(search: PlanSearch) -> float:
-    """Bytes that one search finds, without a ladder, in all of the memory."""
-    return float(search.root(np.full(LEVELS + 1, np.inf)).curve()[LEVELS])
+    """Bytes that one search finds, without a ladder, in all of the memory; infinite where that is too much work."""
+    with suppress(EnoughWork):
+        return float(search.root(np.full(LEVELS + 1, _most_of(search.wishes))).curve()[LEVELS])
+    return np.inf
 
 
 def _dealt(

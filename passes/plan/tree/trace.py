@@ -94,6 +94,8 @@ def good_plans(
             found = _fitting_plans(network, capacity, clusters, own, less, known)
         except DoesNotFit as error:  # without second copies there may be one
             refused.append(error)
+            if wishes.is_quick:
+                break
             continue
         judged += (each for each in found if all(each[0] != plan for plan, _ in judged))
     if wishes.most is not None:
@@ -117,10 +119,11 @@ def _fitting_plans(
     """The best plan that fits, and those for so many 64ths of the memory, where there are any.
 
     Prices leave out what no candidate says alone, such as rows that roll in two axes.  Where the count finds more SRAM
-    than there is, the plan for so much less is taken; where none of all clusters fits, one for a single cluster.
+    than there is, the plan for so much less is taken; where none of all clusters fits, one for a single cluster; not so
+    where a quick search is enough.
     """
     known = known or KnownParts()
-    for many in dict.fromkeys((clusters, Dealt().clusters)):
+    for many in dict.fromkeys((clusters, clusters if wishes.is_quick else Dealt().clusters)):
         room = capacity
         for _ in range(TRIES):
             search = searched(network, room, many, wishes, (*less, LEVELS), known)

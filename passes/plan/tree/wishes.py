@@ -64,7 +64,8 @@ class Wishes:
     wait between passes (`auto`: the element type, which moves the fewest bytes).  `cuts`: the units of the outermost
     sequence; None: those that are best.  `idle`: what a cycle in which the DRAM port waits is worth, of one in which it
     moves; `ahead`: whether what passes of a loop load and store has room for a second copy, so that they overlap;
-    `is_quick`: whether the narrowest search that finds a plan is enough.  `most`: of what takes more nothing is
+    `is_quick`: whether the narrowest search that finds a plan is enough, of layers in the order of
+    the file.  `most`: of what takes more nothing is
     wanted."""
 
     optimise: Optimise = "bytes"
