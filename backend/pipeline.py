@@ -161,8 +161,10 @@ class Choices:
     """A file with the plan as a tree."""
     plans: int = 1
     """Of each network at most so many plans are found, from which one is taken."""
-    most: tuple[int, int] | None = None
-    """Of these DRAM bytes, and cycles: others have been found, and narrow searches look for better ones."""
+    most: tuple[int, int] = (0, 0)
+    """DRAM bytes and cycles that a plan may take; 0: as it comes."""
+    work: int = 0
+    """How much may be looked at for a plan; 0: as much as it takes."""
     optimise: Optimise = "time"
     carry: Carry = "auto"
     order: str | None = None
@@ -264,8 +266,7 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "typed": passes_of_trees(choices.dtype),
         "fused": (
             SearchPlan(
-                choices.optimise, choices.carry, choices.cuts, choices.sram, choices.plans,
-                choices.most is not None, *(choices.most or ()),
+                choices.optimise, choices.carry, choices.cuts, choices.sram, choices.plans, choices.work, *choices.most,
             )
             if choices.plan is None else ApplyPlan(str(choices.plan)),
         ),

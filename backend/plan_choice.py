@@ -31,6 +31,8 @@ NEAR = 1.02
 """A plan within 2 % of the fewest cycles takes nearly as long. 2026-11-29."""
 MORE = 1.01
 """So many times the bytes of layers that are planned in another way plans as trees may move. 2026-11-29."""
+WORK = 45_000
+"""So much is looked at for plans beside others, some four seconds. 2026-11-29."""
 ROUGHLY = 1.05
 """A plan that is judged to take so many times the cycles of a run may take fewer. 2026-11-29."""
 
@@ -64,7 +66,7 @@ def candidates_of(module: ModuleOp, choices: Choices, run: Run, stop: str | None
 def candidates_beside(imported: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[Candidate]:
     """The same of layers that are planned in another way too, and whose run costs so much; None: they do not fit.
     Plans that are judged to be worse are left out, and so is what keeps a network from having any."""
-    own, module = replace(choices, policy=TREE, plans=FEW), imported.clone()
+    own, module = replace(choices, policy=TREE, plans=FEW, work=WORK), imported.clone()
     if cost is not None:
         own = replace(own, most=(int(MORE * cost.dram_bytes), cost.cycles))
     module.attributes[POLICY] = StringAttr(TREE)

@@ -217,8 +217,7 @@ class ClusterCycles:
                     for row, value in enumerate(work):
                         table[row, k, p, way] = value
                 shared[k, p, 1] = part.stored.get(product.weights, 0.0)  # those who share positions need all weights
-        table, shared = (each.reshape(*each.shape[:-3 - len(shape)], len(parts), 6, *shape) for each in (table, shared))
-        own = CoreWork(*table)
+        own = CoreWork(*table.reshape(len(table), len(parts), 6, *shape))
         columns = np.minimum(own.positions, own.columns)
         cycles = self.on_matrix(
             Convolution(
@@ -227,6 +226,7 @@ class ClusterCycles:
             )
         )  # fmt: skip
         at = cycles.argmin(axis=1)[:, None]
+        shared = shared.reshape(len(parts), 6, *shape)
         return np.take_along_axis(cycles, at, 1)[:, 0], np.take_along_axis(shared, at, 1)[:, 0]
 
     def on_matrix(self, work: Convolution) -> Cycles:

@@ -30,8 +30,8 @@ class SearchPlan(ModulePass):
     `optimise`: what there is least of instead, `time` or `energy`.  `carry`: the type of sums that wait between passes.
     `sram`: the share of a cluster's SRAM that plans may use.
     `plans`: at most so many stand behind each network where several may be the best, in the order in which they are
-    judged so; a program is made of one.  `quick`: the narrowest search that finds any plan is enough, of layers in the
-    order of the file; it ends soon, without a plan if none is found till then.
+    judged so; a program is made of one.  `work`: the narrowest search that finds any plan is enough, of layers in
+    the order of the file, and ends after so many units tried, with a plan or without; 0: the best is looked for.
     `most_bytes` and `most_cycles`, both or none (0): plans that move or take more are left out, as counted here.
     `cuts` names the layers after which units of the outermost sequence end (`"Conv_3,MaxPool_5"`), of all networks; an
     empty text makes each network one unit.
@@ -45,7 +45,7 @@ class SearchPlan(ModulePass):
     cuts: str | None = None
     sram: float = 1.0
     plans: int = 1
-    quick: bool = False
+    work: int = 0
     most_bytes: int = 0
     most_cycles: int = 0
 
@@ -60,7 +60,7 @@ class SearchPlan(ModulePass):
             cuts = list(cuts_after(read, self.cuts))
         most = Most(self.most_bytes, self.most_cycles) if self.most_bytes else None
         for network, axes, own in zip(networks, read, cuts, strict=True):
-            wishes = Wishes(self.optimise, target, self.carry, own, is_quick=self.quick, most=most)
+            wishes = Wishes(self.optimise, target, self.carry, own, work=self.work, most=most)
             room = int(self.sram * target.cluster.sram.capacity_bytes)
             found = good_plans(axes, room, linked_clusters(target), wishes)
             ops = [plan_op(network.sym_name.data, target.name, tree) for tree, _ in found[: self.plans]]

@@ -143,7 +143,7 @@ class NestCosts:
         engines = found.matrix + waits, found.vector, found.copies
         busiest = np.max([np.sum(runs * each, axis=0) for each in engines], axis=0)
         one_by_one = np.sum(runs * (found.alone + waits), axis=0)
-        passes = math.prod(part.runs for part in parts).max(axis=0)
+        passes = math.prod((part.runs for part in parts), start=np.ones_like(runs)).max(axis=0)
         apart = np.maximum(1 / np.maximum(passes, 1.0), APART)
         cycles = busiest + (one_by_one - busiest) * apart + self.cluster.restart * runs.sum(axis=0)
         cycles = cycles + passes * self.target.chip.dram.latency_cycles

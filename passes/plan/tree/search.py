@@ -41,8 +41,6 @@ MOST_ABOVE = 3
 """Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
 MOST_WORK = 220_000
 """Units that are tried for one network, some half a minute: what wider searches find in more is little. 2026-11-28."""
-QUICK_WORK = 45_000
-"""Where a quick search is enough it ends after so much, some four seconds, with a plan or without. 2026-11-29."""
 NEST_WORK = 150
 """All nests of an interval take as long as so many units of a forest. 2026-11-28."""
 LADDER: tuple[dict[str, Any], ...] = (
@@ -206,8 +204,8 @@ class PlanSearch:
     def spend(self, work: int) -> None:
         """Notes work; EnoughWork where there is a plan already, or is to be soon, and no more may be done."""
         self.known.work += work
-        is_quick = self.wishes.is_quick
-        if (self.may_end or is_quick) and self.known.work > (QUICK_WORK if is_quick else MOST_WORK):
+        is_quick, most = self.wishes.is_quick, self.wishes.work or MOST_WORK
+        if (self.may_end or is_quick) and self.known.work > most:
             raise EnoughWork
 
     # ------------------------------------------------------------ small things

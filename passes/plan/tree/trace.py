@@ -84,9 +84,8 @@ def good_plans(
     if wishes.optimise == "time":
         ahead, first_bytes = replace(wishes, ahead=True), replace(wishes, idle=IDLE[1])
         less = LEVELS * 7 // 8, LEVELS * 3 // 4
-        asked = [(ahead, less), (wishes, ()), (first_bytes, ())]
-        if wishes.is_quick:
-            asked = [(ahead, less), (first_bytes, less)]
+        others = [(first_bytes, less)] if wishes.is_quick else [(wishes, ()), (first_bytes, ())]
+        asked = [(ahead, less), *others]
     else:
         asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
     for own, less in asked:

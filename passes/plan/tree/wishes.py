@@ -64,9 +64,9 @@ class Wishes:
     wait between passes (`auto`: the element type, which moves the fewest bytes).  `cuts`: the units of the outermost
     sequence; None: those that are best.  `idle`: what a cycle in which the DRAM port waits is worth, of one in which it
     moves; `ahead`: whether what passes of a loop load and store has room for a second copy, so that they overlap;
-    `is_quick`: whether the narrowest search that finds a plan is enough, of layers in the order of
-    the file.  `most`: of what takes more nothing is
-    wanted."""
+    `work`: where the narrowest search that finds a plan is enough, of layers in the order of the file,
+    it ends after so much, with a plan or without; 0: the best plan is looked for.  `most`: of what takes more
+    nothing is wanted."""
 
     optimise: Optimise = "bytes"
     target: Target | None = None
@@ -74,8 +74,13 @@ class Wishes:
     cuts: GivenCuts | None = None
     idle: float = IDLE[0]
     ahead: bool = False
-    is_quick: bool = False
+    work: int = 0
     most: Most | None = None
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether any good plan is enough."""
+        return self.work > 0
 
     @property
     def sum_bits(self) -> int:
