@@ -27,7 +27,7 @@ from frustum.dialects.plan.layer_cycles import (
     crossing_pj,
     products_of,
 )
-from frustum.dialects.plan.occupancy import Counted, Place
+from frustum.dialects.plan.occupancy import HOLES, Counted, Place
 from frustum.dialects.plan.ranges import Held, is_empty
 from frustum.dialects.plan.streams import Stream, StreamCycles, StreamedLayer
 from frustum.dialects.plan.tree import Compute, Loop, Node, Part, Sequence
@@ -99,7 +99,7 @@ class _TimedWalk(CountingWalk):
             super().visit(node, sides, held)
             if isinstance(node, Sequence):
                 work.cycles += work.own_loads + self.target.chip.dram.latency_cycles * (work.own_loads > 0)
-                room = self.capacity - self.taken.get((id(node), ""), self.capacity)
+                room = self.capacity - self.capacity // HOLES - self.taken.get((id(node), ""), self.capacity)
                 # a second copy of what is loaded has room: it comes a pass ahead
                 is_ahead = work.own_bytes <= room and not self.is_in_one_ring(node)
                 work.steady = max(work.steady, *work.engines) if is_ahead else work.steady + work.own_loads

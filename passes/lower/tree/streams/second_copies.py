@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.plan.occupancy import HOLES
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.loop_spans import LoopSpans
-
-HOLES = 16
-"""Second copies leave such a part of SRAM free. 2026-11-29."""
 
 
 class SecondCopies(LoopSpans):
