@@ -27,7 +27,7 @@ from frustum.dialects.plan.layer_cycles import (
     crossing_pj,
     products_of,
 )
-from frustum.dialects.plan.occupancy import HOLES, Counted, Place
+from frustum.dialects.plan.occupancy import HOLES, Counted, Occupancy, Place
 from frustum.dialects.plan.ranges import Held, is_empty
 from frustum.dialects.plan.streams import Stream, StreamCycles, StreamedLayer
 from frustum.dialects.plan.tree import Compute, Loop, Node, Part, Sequence
@@ -66,6 +66,8 @@ def timed(network: AxisNetwork, plan: Node, target: Target) -> Counted:
     sizes.run()
     walk = _TimedWalk(own, plan, target, sizes)
     walk.run()
+    walk.counted.at_ease = Counted()
+    Occupancy(walk, target.chip.dram.minimum_run_bytes, walk.counted.at_ease).peak(plan, ())
     walk.counted.cycles = math.ceil(walk.now.cycles)
     return walk.counted
 

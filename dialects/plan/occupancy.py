@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -49,6 +49,8 @@ class Counted:
     """Of rolling loops, by `id`, the bytes that stay from pass to pass in each cluster."""
     needed: dict[tuple[int, str], int] = field(default_factory=dict)
     """Of layers of computes, the latter by `id`, what is there while they run."""
+    at_ease: Counted | None = None
+    """`held` and `needed` where runs of slices are no shorter than the least at the DRAM port; None: of no machine."""
     waits_in_dram: bool = False
     """Whether sums go to DRAM and come back."""
 
@@ -99,10 +101,11 @@ class Measured(Ranged):
 
 
 class Occupancy:
-    """The most bytes of SRAM at a time, of buffers that a walk has measured."""
+    """The most bytes of SRAM at a time, of buffers that a walk has measured.  `least_run`: slices are as wide as these
+    bytes in DRAM want them, and `counted` is told."""
 
-    def __init__(self, walk: Measured) -> None:
-        self.walk = walk
+    def __init__(self, walk: Measured, least_run: int = 0, counted: Counted | None = None) -> None:
+        self.walk, self.least_run, self.counted = walk, least_run, counted or walk.counted
         self.held: list[Tensor] = []
         self.around: int = 0
         """Bytes of what is resident around a node, and stays there from pass to pass."""
@@ -115,14 +118,14 @@ class Occupancy:
                 found = self.compute(node)
             case Loop():
                 staying = self.staying(node, (*loops, node), node.body, ())
-                self.walk.counted.rolled[id(node)] = staying
+                self.counted.rolled[id(node)] = staying
                 self.around += staying
                 found = self.peak(node.body, (*loops, node)) + staying
                 self.around -= staying
             case Sequence():
                 found = max((self.child(node, k, loops) for k in range(len(node.children))), default=0)
                 self.walk.beside[id(node), ""] = self.around + found
-        self.walk.counted.held[id(node)] = found
+        self.counted.held[id(node)] = found
         return found
 
     def child(self, node: Sequence, k: int, loops: tuple[Loop, ...]) -> int:
@@ -150,7 +153,7 @@ class Occupancy:
         largest = max(size, known)
         shared = {name: (own, largest) for name, (own, _) in self.storage.items() if own == root}
         self.storage = {**self.storage, **shared, resident.tensor: (root, largest)}
-        held = self.walk.counted.held
+        held = self.counted.held
         held[id(resident)] = max(held.get(id(resident), 0), largest - known)
         return largest - known
 
@@ -218,7 +221,7 @@ class Occupancy:
                 if not others and old in sizes and last[old] == k and old not in walk.carried:
                     alive -= min(sizes[old], sizes[layer.result])
             walk.beside[id(node), layer.name] = self.around + alive
-            needed = walk.counted.needed[id(node), layer.name] = alive + self.streamed(node, layer)
+            needed = self.counted.needed[id(node), layer.name] = alive + self.streamed(node, layer)
             most = max(most, needed)
         return most
 
@@ -235,9 +238,18 @@ class Occupancy:
             for tensor, extents in moved.items():
                 size, own = extent_bytes(self.walk.bits(tensor), extents.values()), links[tensor].get(axis)
                 extent = 0 if own is None else extents[own]
-                total += size if not extent else -(-size * min(extent, SLICE_COPIES * SLICE) // extent)
+                step = SLICE if own is None else max(SLICE, self.positions(tensor, extents, own))
+                total += size if not extent else -(-size * min(extent, SLICE_COPIES * step) // extent)
             ways.append(total)
         return min(ways)
+
+
+    def positions(self, tensor: Tensor, extents: Mapping[Axis, int], own: Axis) -> int:
+        """Of an axis, for runs in DRAM that are no shorter than the least; one where others make them as short."""
+        inner = tensor.axes[tensor.axes.index(own) + 1 :]
+        if any(extents[axis] < axis.extent for axis in inner):
+            return 1
+        return -(-8 * self.least_run // (math.prod(axis.extent for axis in inner) * tensor.element_bits))
 
 
 def plain_links(layer: Layer, tensor: Tensor) -> dict[Axis | None, Axis]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
@@ -37,11 +38,11 @@ class Computes(Chains):
                 self.at_once.add(known)
         last = {tensor: name for name in node.layers for tensor in (self.layers[name].result, *self.read_by(name))}
         done, self.handing, states, earlier = 0, frozenset(own), list[Tensor](), set[Tensor]()
-        free, later = self.capacity - self.used, self.later
+        used, later = self.used, self.later
 
         def before(rest: Sequence[str]) -> AbstractContextManager[None]:
-            needed = max((self.counted.needed.get((id(node), name), 0) for name in rest), default=0)
-            return self.leaving(free - needed - (later - self.later))
+            left = self.left_beside(used, partial(_needed, node, rest))
+            return self.leaving(left - (later - self.later))
 
         for name in node.layers:
             states += (self.read_by(name) & self.carried.keys()) - earlier
@@ -187,3 +188,8 @@ class Computes(Chains):
             return self.slices([member], room).cycles < math.inf
         except DoesNotFit:
             return False
+
+
+def _needed(node: Compute, names: Sequence[str], counted: Counted) -> int:
+    """Bytes of SRAM that one of these layers of a compute takes at most."""
+    return max((counted.needed.get((id(node), name), 0) for name in names), default=0)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from frustum.dialects import isa
@@ -286,14 +287,15 @@ class PlanWalk(ClusterLoops):
         if node.subsets:
             raise NotLowered(f"{title(node)}: children on subsets")
         used, later, ahead = self.used, self.later, 0
-        room = self.capacity - used - self.counted.held.get(id(node), 0)
+        room = self.left_beside(used, lambda counted: counted.held.get(id(node), 0))
         for k, child in enumerate(node.children):
             if node is self.plan:
                 self.begin_unit(k)
             results = set(self.made_in(child))
             begun = [r for r in node.residents if r.first == k]
-            taken = [self.taken_in(node, n) for n in range(k + 1, len(node.children))]
-            self.later = min([later, *(self.capacity - used - each for each in taken)]) - ahead
+            rest = range(k + 1, len(node.children))
+            left = (self.left_beside(used, partial(self.taken_in, node, n)) for n in rest)
+            self.later = min([later, *left]) - ahead
             for resident in begun:
                 second = self.begin(node, resident, made, held, self.tensors[resident.tensor] in results, room)
                 room, ahead = room - second, ahead + 2 * second
@@ -309,9 +311,9 @@ class PlanWalk(ClusterLoops):
                 self.code.add(isa.BarrierOp())
         self.used, self.later = used + ahead, later
 
-    def taken_in(self, node: Sequence, k: int) -> int:
+    def taken_in(self, node: Sequence, k: int, counted: Counted) -> int:
         """Bytes that a child takes by the tree, with what is resident then."""
-        held = self.counted.held
+        held = counted.held
         return held.get(id(node.children[k]), 0) + sum(held[id(r)] for r in node.residents if r.first <= k <= r.last)
 
     def begin_unit(self, k: int) -> None:

@@ -257,3 +257,14 @@ def test_what_rolls_along_an_outer_loop_does_not_come_ahead():
     loads = 4 * 16 * 64 * 64 / EDGE.chip.dram.port_bytes_per_cycle
     products = float(CLUSTER.of(layer, tuple(products_of(layer)), {}, {}).matrix)
     assert raster.cycles > loads + products > rows.cycles
+
+
+def test_at_ease_slices_are_as_wide_as_the_least_run_in_dram_wants_them():
+    """16 columns of weights of 2 bytes are runs of 32 bytes, of which the port of `edge` takes 64: with 32 columns, in
+    two copies, slices take 8 x 32 x 2 elements more."""
+    net = network(mlp, (6, 8), (8, 200), (200, 8))
+    counted = timed(net, tree('{ compute matmul, unary, "matmul#2" }'), EDGE)
+    assert counted.at_ease is not None and EDGE.chip.dram.minimum_run_bytes == 64
+    (first, plain), *_ = counted.needed.items()
+    assert first[1] == "matmul" and counted.at_ease.needed[first] - plain == 2 * 16 * 8 * 2
+    assert count(net, tree('{ compute matmul, unary, "matmul#2" }')).at_ease is None

@@ -4,10 +4,10 @@ is made goes to DRAM a pass behind."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.occupancy import HOLES
+from frustum.dialects.plan.occupancy import HOLES, Counted
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.loop_spans import LoopSpans
 
@@ -18,6 +18,7 @@ class SecondCopies(LoopSpans):
     code: Code
     inside: frozenset[str]
     """Layers of the innermost loop of the plan."""
+    counted: Counted
     capacity: int
     used: int
     """Bytes of SRAM that are taken."""
@@ -25,6 +26,11 @@ class SecondCopies(LoopSpans):
     """The most of them at a time in the body of the innermost loop."""
     later: int
     """Bytes that the tree leaves free in what follows there, outside of what is being written."""
+
+    def left_beside(self, used: int, taken: Callable[[Counted], int]) -> int:
+        """Bytes that are left where so many are used and others are taken by the tree, with slices as wide as runs in
+        DRAM want them."""
+        return self.capacity - used - taken(self.counted.at_ease or self.counted)
 
     def take(self, size: int) -> None:
         """Counts bytes of SRAM that are taken."""

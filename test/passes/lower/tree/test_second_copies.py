@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import lowered_plans
 import pytest
 
@@ -53,3 +56,25 @@ def test_passes_overlap_where_there_is_room():
         for size in (1 << 18, need // 64 * 64 + 1024)
     ]  # fmt: skip
     assert cycles[0] < cycles[1]
+
+
+def wide(net):
+    """Weights of which slices of 16 columns are runs of 64 bytes."""
+    return net.layer(g.MatmulOp(net.input(128, 512), net.weight(512, 1024, scale=0.1), net.weight(1024)))
+
+
+def test_second_copies_leave_room_for_slices_with_long_runs():
+    """On a machine whose shortest run has 256 bytes, a second copy of x would make slices a half or a quarter as wide,
+    and the port twice or four times as slow."""
+    case = lowered_plans.case(wide, "for x0.0 step 64 { resident x0 compute matmul_1 }")
+    dram = replace(lowered_plans.machine().chip.dram, minimum_run_bytes=256)
+
+    def run(kib):
+        target = lowered_plans.machine(sram_bytes=kib << 10)
+        target = replace(target, chip=replace(target.chip, dram=dram))
+        executable = lowered_plans.executable_of(case.module, case.plan, target)
+        return Machine(executable).run({}, "timing").timeline.total_cycles
+
+    cycles = [run(kib) for kib in (320, 352, 416, 448, 1024)]
+    assert all(more <= 1.01 * less for less, more in itertools.pairwise(cycles))
+    assert cycles[2] > 1.3 * cycles[3] and cycles[3] < 1.01 * cycles[4]
