@@ -11,17 +11,15 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import ml_dtypes
-import numpy as np
-from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute
 
 from frustum.backend.cost import Cost, Count, CountRun, Image
+from frustum.backend.executables import executable_of, tables_of
 from frustum.backend.file.encoder import Code, encode
-from frustum.backend.file.executable import Executable, build_executable
+from frustum.backend.file.executable import Executable
 from frustum.backend.file.read_program import read_program
 from frustum.backend.pipeline import (
     LOWERED,
@@ -38,7 +36,7 @@ from frustum.backend.pipeline import (
 from frustum.backend.plan_choice import (
     PLANNED,
     PLANS,
-    Candidate,
+    PlannedModule,
     best_of,
     candidates_beside,
     candidates_of,
@@ -46,8 +44,7 @@ from frustum.backend.plan_choice import (
 )
 from frustum.dialects import module as m
 from frustum.dialects.graph import WeightOp
-from frustum.dialects.isa.program import Element, Program
-from frustum.dialects.isa.sync import ExternalOp
+from frustum.dialects.isa.program import Program
 from frustum.dialects.target.fit import CODE, DoesNotFit, OrderDoesNotFit
 from frustum.dialects.unit import UnitOp
 from frustum.passes.analysis.module import target_of, value_bytes
@@ -55,7 +52,7 @@ from frustum.passes.dequantised import is_packed
 from frustum.passes.fuse.policy import chosen
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.tile.orders import parse_order
-from frustum.passes.weights import WeightStore, store_of
+from frustum.passes.weights import store_of
 
 SRAM_SHARES = (1.0, 0.9, 0.8, 0.65, 0.5, 0.35)
 """Shares of SRAM that units may use, in the order tried: buffers of one unit may leave holes."""
@@ -72,14 +69,6 @@ JOINED_AT_FIRST = (1.3, 1.2)
 is not (inception_v2 f16 by 8 bytes of 65,536 at the first: 309,819 cycles at 0.9, 296,313 at 1.25)."""
 MOST_CYCLES = 1.005
 """A run with some weights compressed may take so many times the cycles, if it moves fewer bytes. 2026-11-28."""
-NUMPY: dict[Element, Any] = {
-    "f32": np.float32,
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "i8": np.int8,
-    "i16": np.int16,
-    "i32": np.int32,
-}
 
 
 @dataclass(frozen=True)
@@ -113,7 +102,7 @@ def built(
     """
     work, known = _Encoder(run, machine), None
     if count_run is not None:
-        trials = _Trials(work, count_run)
+        trials = _Choosing(work, count_run)
         chosen = trials.best(module, choices, stop, imported)
         if chosen is not None:
             known = trials.known.get(chosen) if run.at_stop is None else None
@@ -130,7 +119,7 @@ _Kept: TypeAlias = tuple[ModuleOp, Choices] | None
 
 
 @dataclass
-class _Trial:
+class _Tried:
     """A module with a plan: what `_plain` makes of it, and what a run of it costs."""
 
     encoded: _Encoded
@@ -139,22 +128,22 @@ class _Trial:
 
 
 @dataclass
-class _Trials:
+class _Choosing:
     """Candidates from which one is chosen, with weights as they are; None: no program is made of one."""
 
     work: _Encoder
     count_run: CountRun
-    known: dict[Candidate, _Trial | None] = field(default_factory=dict)
+    known: dict[PlannedModule, _Tried | None] = field(default_factory=dict)
 
     def best(
         self, module: ModuleOp, choices: Choices, stop: str | None, imported: ModuleOp | None
-    ) -> Candidate | None:  # fmt: skip
+    ) -> PlannedModule | None:  # fmt: skip
         """The candidate that is taken; who is shown the stops sees its.  None where there is no choice."""
         run = self.work.run
         if may_choose(module, choices, stop):
             found = candidates_of(module, replace(choices, plans=PLANS), run, stop)
         elif imported is not None:
-            first = Candidate(module, choices, stop or stop_of(module))
+            first = PlannedModule(module, choices, stop or stop_of(module))
             found = [first, *candidates_beside(imported, choices, Run(None, run.seconds), self.cost(first))]
         else:
             return None
@@ -166,7 +155,7 @@ class _Trials:
             run.arrived(PLANNED, chosen.module, chosen.choices)
         return chosen
 
-    def cost(self, candidate: Candidate) -> Cost | None:
+    def cost(self, candidate: PlannedModule) -> Cost | None:
         """Of a run; None where there is no program."""
         if candidate not in self.known:
             self.known[candidate] = None
@@ -175,10 +164,10 @@ class _Trials:
         found = self.known[candidate]
         return None if found is None else found.count.cost
 
-    def _of(self, own: Candidate) -> _Trial:
+    def _of(self, own: PlannedModule) -> _Tried:
         unseen = replace(self.work, run=Run(None, self.work.run.seconds))
         encoded, kept = _plain(own.module.clone(), own.choices, unseen, own.stop, is_kept=own.choices.if_better)
-        return _Trial(encoded, kept, _counted(encoded, self.count_run))
+        return _Tried(encoded, kept, _counted(encoded, self.count_run))
 
 
 def _plain(
@@ -196,7 +185,7 @@ def _plain(
 
 def _smaller(
     module: ModuleOp, choices: Choices, work: _Encoder, stop: str | None, count_run: CountRun | None,
-    known: _Trial | None,
+    known: _Tried | None,
 ) -> Built:  # fmt: skip
     """Of a module with weights as they are and with compressed ones, as `built` says; `known`: the first."""
     if known is None:
@@ -468,81 +457,3 @@ def is_cut_by_fusion(module: ModuleOp, choices: Choices) -> bool:
         return choices.plan is None
     policy = chosen(choices.policy, choices.rules, choices.thresholds, target_of(module).options)[0]
     return policy == "optimal"
-
-
-def executable_of(
-    module: ModuleOp, choices: Choices, program: Program | None = None, code: Code | None = None
-) -> Executable:
-    """Encode a fixed module and join its weights; `program` and `code` where they are there already."""
-    program = program or read_program(module)
-    target = target_of(module)
-    options: dict[str, Any] = {
-        "policy": chosen(choices.policy, choices.rules, choices.thresholds, target.options)[0],
-        "compress_weights": choices.asked_compression,
-        "may_compress": choices.may_compress,
-        "layers": layer_facts(module),
-        "units": unit_facts(module),
-    }
-    why = {op.external_name.data: m.text_of(op, m.WHY_IN_DRAM) for op in module.walk() if isinstance(op, ExternalOp)}
-    if any(why.values()):
-        options["in_dram"] = {name: text for name, text in why.items() if text}
-    if (model := m.text_of(module, m.MODEL)) is not None:
-        options["model"] = model
-    if (accuracy := m.text_of(module, m.ACCURACY)) is not None:
-        options["accuracy"] = json.loads(accuracy)
-    if (compression := m.text_of(module, m.COMPRESSION)) is not None:
-        options["weights"] = json.loads(compression)
-    if (alternatives := m.text_of(module, m.ALTERNATIVES)) is not None:
-        options["alternatives"] = json.loads(alternatives)
-    if (least := m.text_of(module, m.LEAST_WORK)) is not None:
-        options["least_work"] = json.loads(least)
-    weights = weights_of(program, store_of(module))
-    return build_executable(program, weights, options, target.cluster.instruction_memory_bytes, code)
-
-
-def tables_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
-    """Address and bytes of every address table."""
-    return [(e.address, np.asarray(store[e.name])) for e in program.externals_of("program")]
-
-
-def weights_of(program: Program, store: WeightStore) -> list[tuple[int, NDArray[Any]]]:
-    """Address and data of every weight, in the device's type, and of every address table."""
-    return tables_of(program, store) + [
-        (e.address, np.asarray(store[e.name]).astype(NUMPY[e.element], copy=False))
-        for e in program.externals_of("weight")
-    ]
-
-
-def layer_facts(module: ModuleOp) -> list[dict[str, Any]]:
-    """Operator, unit and the model's nodes of every layer, for reports; no nodes where it is one by its own name."""
-    names, kinds = (m.texts_of(module, each) for each in (m.LAYERS, m.LAYER_KINDS))
-    units, nodes = m.numbers_of(module, m.LAYER_UNITS), [json.loads(each) for each in m.texts_of(module, m.LAYER_NODES)]
-    found = [{"op": kind, "unit": unit} for kind, unit in zip(kinds, units, strict=True)]
-    for name, fact, own in zip(names, found, nodes, strict=False):
-        if own and own != [name]:
-            fact["nodes"] = own
-    return found
-
-
-def unit_facts(module: ModuleOp) -> list[dict[str, Any]]:
-    """Mode, tiles, bytes of rows and columns that it keeps, who owns its tiles, and why it stopped growing of every
-    unit, for reports."""
-    columns = zip(
-        m.texts_of(module, m.UNIT_MODES),
-        m.texts_of(module, m.UNIT_STOPPED_BY),
-        m.numbers_of(module, m.UNIT_TILES),
-        m.numbers_of(module, m.UNIT_KEPT_BYTES),
-        m.texts_of(module, m.UNIT_OWNERS),
-        strict=True,
-    )
-    keys = ("mode", "stopped_by", "tiles", "kept_bytes", "owners")
-    found = [dict(zip(keys, facts, strict=True)) for facts in columns]
-    predictions = ("predicted_cycles", m.UNIT_PREDICTED_CYCLES), ("own_cycles", m.UNIT_OWN_CYCLES)
-    for key, attribute in predictions:
-        for fact, cycles in zip(found, m.numbers_of(module, attribute), strict=False):
-            if cycles >= 0:
-                fact[key] = cycles
-    for fact, element in zip(found, m.texts_of(module, m.UNIT_CARRY), strict=False):
-        if element:
-            fact["carry"] = element
-    return found

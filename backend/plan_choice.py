@@ -18,9 +18,11 @@ from frustum.backend.cost import Cost
 from frustum.backend.pipeline import Choices, Run, passes_to, stop_of, stops_after
 from frustum.dialects.choices import TREE
 from frustum.dialects.errors import Error
+from frustum.dialects.graph import AttentionOp
 from frustum.dialects.module import POLICY
 from frustum.passes.plan.text.apply import plans_of
 
+TYPED = "typed"
 PLANNED = "fused"
 """The stop at which networks have plans."""
 PLANS = 5
@@ -33,12 +35,10 @@ MORE = 1.01
 """So many times the bytes of layers that are planned in another way plans as trees may move. 2026-11-29."""
 WORK = 45_000
 """So much is looked at for plans beside others, some four seconds. 2026-11-29."""
-ROUGHLY = 1.05
-"""A plan that is judged to take so many times the cycles of a run may take fewer. 2026-11-29."""
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class PlannedModule:
     """A module of which a program may be made: with which choices, and the stop where it is."""
 
     module: ModuleOp
@@ -52,7 +52,7 @@ def may_choose(module: ModuleOp, choices: Choices, stop: str | None) -> bool:
     return is_open and PLANNED in stops_after(stop or stop_of(module))
 
 
-def candidates_of(module: ModuleOp, choices: Choices, run: Run, stop: str | None) -> list[Candidate]:
+def candidates_of(module: ModuleOp, choices: Choices, run: Run, stop: str | None) -> list[PlannedModule]:
     """The module at stop `fused` with plans that are judged to be good, the best first.  Raises what keeps a network
     from having any, such as `DoesNotFit`."""
     after = stops_after(stop or stop_of(module))
@@ -60,18 +60,21 @@ def candidates_of(module: ModuleOp, choices: Choices, run: Run, stop: str | None
     run.apply_all(module, passes_to(PLANNED, choices))
     names = [plan.network_name for plan in plans_of(module)]
     several = range(max(map(names.count, names), default=1))
-    return [Candidate(_only(module.clone(), number), choices, PLANNED) for number in several]
+    return [PlannedModule(_only(module.clone(), number), choices, PLANNED) for number in several]
 
 
-def candidates_beside(imported: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[Candidate]:
+def candidates_beside(imported: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[PlannedModule]:
     """The same of layers that are planned in another way too, and whose run costs so much; None: they do not fit.
-    Plans that are judged to be worse are left out, and so is what keeps a network from having any."""
+    Plans that are judged to be worse are left out, and so is what keeps a network from having any.  So is attention:
+    a tree rounds its sums more often, and of rows that see no key it has no number."""
     own, module = replace(choices, policy=TREE, plans=FEW, work=WORK), imported.clone()
     if cost is not None:
         own = replace(own, most=(int(MORE * cost.dram_bytes), cost.cycles))
     module.attributes[POLICY] = StringAttr(TREE)
     with suppress(Error, DiagnosticException):
-        return candidates_of(module, own, run, None)
+        run.advance(module, (TYPED,), own)
+        if not any(isinstance(op, AttentionOp) for op in module.walk()):
+            return candidates_of(module, own, run, TYPED)
     return []
 
 

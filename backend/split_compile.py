@@ -153,7 +153,7 @@ class Splitter(Trials):
         splitting = self.splitting
         is_whole = splitting.when != "outputs" and splitting.chips == 1 and splitting.refusal is None
         if is_whole and self.choices.is_open:
-            self.imported = self.module.clone()
+            self.imported: ModuleOp | None = self.module.clone()
         self._advance()
         self.layers: Layers = Layers(networks_of(self.module)[0], self.names, self.results)
         if self.splitting.when != "outputs":

@@ -18,9 +18,10 @@ LIMITS = {
     # before plans as trees became programs, beside the planner and the lowering of tiles that go with the next stages;
     # 79,500, 575 files and classes of 250 lines before these programs had clusters and integers: `SramBuffers`,
     # `PartWriter` and `PlanSearch` are to be split; 81,000 and 585 files before slices of what computes stream
-    # had a folder, weights were compressed for trees, and layers followed each other in the cores
-    "lines of code": 82_700,
-    "files": 596,
+    # had a folder, weights were compressed for trees, and layers followed each other in the cores; 82,700 and 596
+    # before default runs took the better of both planners
+    "lines of code": 82_900,
+    "files": 597,
     "longest file": 480,
     "longest class": 280,
     "longest function": 75,

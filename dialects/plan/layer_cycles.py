@@ -102,7 +102,7 @@ class CoreWork(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LayerPart:
+class TimedPart:
     """A part of a layer, and bytes of each operand, and of the result (-1), that cross the SRAM port."""
 
     layer: Layer
@@ -177,10 +177,10 @@ class ClusterCycles:
         self, layer: Layer, products: tuple[MatrixProduct, ...], extents: PartExtents, stored: Mapping[int, Cycles]
     ) -> LayerCycles:  # fmt: skip
         """A part of a layer.  `stored`: bytes of each operand, and of the result (-1), that cross the SRAM port."""
-        found = self.of_all([LayerPart(layer, products, extents, stored)])
+        found = self.of_all([TimedPart(layer, products, extents, stored)])
         return LayerCycles(found.matrix[0], found.vector[0], found.copies[0])
 
-    def of_all(self, parts: Sequence[LayerPart]) -> LayerCycles:
+    def of_all(self, parts: Sequence[TimedPart]) -> LayerCycles:
         """Of several layers at once, [parts, candidates]: of all as many candidates."""
         points = [ceil_div(extent(part.layer.axes, part.extents), self.cluster.cores) for part in parts]
         copies = [sum(part.stored.values()) for part in parts]
@@ -207,7 +207,7 @@ class ClusterCycles:
                 for_all[k] *= is_on_matrix
         return LayerCycles(matrix, vector, self.copied(copies_ - for_all, for_all))
 
-    def _fewest(self, parts: Sequence[LayerPart], element_bytes: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    def _fewest(self, parts: Sequence[TimedPart], element_bytes: int, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """Cycles of the way that takes the fewest, and the bytes that all cores need of it, [parts, candidates]."""
         table = np.empty((len(CoreWork._fields), len(parts), 2, 3, *shape), np.int64)
         shared = np.zeros((len(parts), 2, 3, *shape))

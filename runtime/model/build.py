@@ -22,8 +22,8 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend import targets
-from frustum.backend.compile import executable_of
 from frustum.backend.cost import Cost, Count, Image
+from frustum.backend.executables import executable_of
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
 from frustum.backend.split_compile import Compilation, Splitting, compile_pieces, one_piece

@@ -163,9 +163,9 @@ class Keywords:
         default=None,
         kw_only=False,
         metadata=said(
-            "how layers are fused (docs/fusion.md; default `optimal`); `none`: not",
+            "how layers are fused (docs/fusion.md, docs/ir-plan.md); `none`: not",
             choices=POLICIES, until="fused", beside_pipeline=IN_PASS,
-            unsaid="`optimal`, or what the target's options say",
+            unsaid="`optimal` or `tree`, as the emulator counts, or what the target's options say",
         ),
     )  # fmt: skip
     rules: str | None = option(

@@ -108,8 +108,9 @@ def bound(
         whole.add(layer)
         if layer.matrix:
             products.add(layer)
+    computes = whole.cycles(cores) > 0  # else what comes may go at once
     terms = {
-        DRAM_PORT: compulsory_bytes / rate + 2 * dram.latency_cycles,
+        DRAM_PORT: compulsory_bytes / rate + (1 + computes) * dram.latency_cycles,
         MATRIX: products.cycles(cores),
         VECTOR: whole.cycles(cores),
         WEIGHTS_FIRST: _weights_first(layers, weight_bytes, rate, cores),

@@ -24,8 +24,9 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import IntegerAttr, ModuleOp, i64
 from xdsl.passes import ModulePass
 
-from frustum.backend.compile import built, weights_of
+from frustum.backend.compile import built
 from frustum.backend.cost import CountRun
+from frustum.backend.executables import weights_of
 from frustum.backend.file.decoder import CodeError, decode
 from frustum.backend.file.encoder import Code
 from frustum.backend.file.executable import Executable, ExecutableError

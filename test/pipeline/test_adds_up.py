@@ -15,7 +15,8 @@ from stops import aimed
 from timing_cases import COMPILED, compiled
 
 import frustum
-from frustum.backend.compile import executable_of, fixed
+from frustum.backend.compile import fixed
+from frustum.backend.executables import executable_of
 from frustum.backend.pipeline import Choices, Run
 from frustum.backend.targets import load
 from frustum.dialects import graph

@@ -10,7 +10,7 @@ from integer_networks import IntegerNet
 from stops import modules_at_stops
 from xdsl.context import Context
 
-from frustum.backend.compile import executable_of
+from frustum.backend.executables import executable_of
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.pipeline import Choices
 from frustum.backend.waits.schedule import Schedule

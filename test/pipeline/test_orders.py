@@ -13,7 +13,8 @@ from stops import CORES, aimed, executable, machine_of, run_module
 from units import Group, as_units, layers_in, placed
 from xdsl.context import Context
 
-from frustum.backend.compile import executable_of, fixed
+from frustum.backend.compile import fixed
+from frustum.backend.executables import executable_of
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import tile as t
 from frustum.dialects.target.fit import DoesNotFit

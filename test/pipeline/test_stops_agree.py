@@ -12,7 +12,8 @@ from agreement import check_agreement
 from every_operation import NETWORKS, network
 from stops import executable, modules_at_stops, run_module
 
-from frustum.backend.compile import executable_of, fixed
+from frustum.backend.compile import fixed
+from frustum.backend.executables import executable_of
 from frustum.backend.file.executable import write_executable
 from frustum.backend.pipeline import STOPS, Choices, Run
 from frustum.passes.weights import write_module

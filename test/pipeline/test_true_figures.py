@@ -241,7 +241,7 @@ def test_weights_in_chunks_count_once_and_nothing_else_is_carried(tmp_path):
     weights = [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
     graph = onnx.helper.make_graph(nodes, "mlp", ends[:1], ends[1:], weights)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    compiled = frustum.compile(model, "edge", dtype="f16", compress_weights="none")
+    compiled = frustum.compile(model, "edge", "f16", policy="optimal", compress_weights="none")
     dram = frustum.run(compiled, {}, mode="timing").report["dram"]
     assert dram["compulsory_bytes"] == own_count(model, 2) == 2 * (2 * rows * d + 2 * d * hidden)
     held = [each.bytes for made in compiled.chain.executables for each in made.program.externals_of("weight")]

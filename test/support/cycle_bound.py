@@ -150,8 +150,9 @@ def bound(model, target, element_bytes):
         room.append(compute(before[p]) + (late - memory) / rate if late > memory else 0)
     vector = sum(others(net, node, target) for node in net.nodes)
     both = [each[:2] for each in work.values() if each[1]]
+    computes = bool(vector or any(each[0] for each in work.values()))  # else outputs are what came
     return {
-        "DRAM port": compulsory / rate + 2 * dram.latency_cycles,
+        "DRAM port": compulsory / rate + (1 + computes) * dram.latency_cycles,
         "matrix passes": compute(work),
         "vector unit": shared(sum(w[0] for w in work.values() if not w[1]), vector, both) / cores,
         "weights first": max(first), "no room to load ahead": max(room), "compulsory": compulsory,

@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import PassFailedException
 
-from frustum.backend.compile import executable_of
+from frustum.backend.executables import executable_of
 from frustum.backend.pipeline import STOPS, Choices, passes_to
 from frustum.dialects import graph, isa
 from frustum.dialects.foreign import is_foreign, name_of

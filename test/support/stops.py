@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from frustum.backend import targets
-from frustum.backend.compile import executable_of, fixed
+from frustum.backend.compile import fixed
+from frustum.backend.executables import executable_of
 from frustum.backend.pipeline import Choices, Run, stop_of
 from frustum.dialects.module import TARGET
 from frustum.dialects.target import Engine, Target, to_attribute

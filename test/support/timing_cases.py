@@ -13,7 +13,8 @@ from stops import aimed
 from timed_programs import TimedPrograms
 from timing_model import model
 
-from frustum.backend.compile import executable_of, fixed
+from frustum.backend.compile import fixed
+from frustum.backend.executables import executable_of
 from frustum.backend.pipeline import Choices, Run
 from frustum.backend.targets import load
 from frustum.dialects.isa.program import TableLoad, instructions

@@ -23,8 +23,8 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.count import SLICE, SLICE_COPIES
 from frustum.dialects.plan.layer_cycles import (
     ClusterCycles,
-    LayerPart,
     MatrixProduct,
+    TimedPart,
     crossing_pj,
     products_of,
 )
@@ -134,7 +134,7 @@ class NestCosts:
             return total / crossing_pj(self.target)
         self.products.update({layer: tuple(products_of(layer)) for layer in layers if layer not in self.products})
         found = self.cluster.of_all([
-            LayerPart(layer, self.products[layer], cut, own)
+            TimedPart(layer, self.products[layer], cut, own)
             for layer, (cut, _), own in zip(layers, cuts, stored, strict=True)
         ])
         waits = np.array([

@@ -10,7 +10,8 @@ from networks import Net
 from stops import aimed, run_module, target
 from xdsl.context import Context
 
-from frustum.backend.compile import executable_of, fixed
+from frustum.backend.compile import fixed
+from frustum.backend.executables import executable_of
 from frustum.backend.pipeline import Choices, Run
 from frustum.dialects import graph
 from frustum.dialects.module import HELD_BYTES

@@ -201,7 +201,7 @@ def test_too_little_memory_is_4(memory: str, fails, tmp_path: Path) -> None:
     model = onnx_models.save(tmp_path, TOO_LARGE[memory])
     target = _target(tmp_path, memory, 1024 if memory == "dram" else 256)
     for command in (["run", model], ["compile", model, "-o", tmp_path / "out"]):
-        message = fails(*command, "--target", target, code=4)
+        message = fails(*command, "--target", target, "--policy", "optimal", code=4)
         assert message.startswith(f"{model}: error: ")
         assert "not fit" in message
         assert "needed" in message

@@ -10,7 +10,7 @@ from networks import Net
 from stops import modules_at_stops, run_module, target
 from xdsl.context import Context
 
-from frustum.backend.compile import unit_facts
+from frustum.backend.executables import unit_facts
 from frustum.backend.pipeline import Choices
 from frustum.dialects import graph as g
 from frustum.dialects import tile as t
