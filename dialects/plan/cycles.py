@@ -27,12 +27,13 @@ from frustum.dialects.plan.layer_cycles import (
     crossing_pj,
     products_of,
 )
-from frustum.dialects.plan.occupancy import HOLES, Counted, Occupancy, Place
+from frustum.dialects.plan.occupancy import Counted, Occupancy, Place
 from frustum.dialects.plan.ranges import Held, is_empty
 from frustum.dialects.plan.streams import Stream, StreamCycles, StreamedLayer
 from frustum.dialects.plan.tree import Compute, Loop, Node, Part, Sequence
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import port_bytes
+from frustum.dialects.target.fit import HOLES
 
 DRAM, LINKS, MATRIX, VECTOR, COPIES = ENGINES = range(5)
 """Places in lists of cycles of engines."""

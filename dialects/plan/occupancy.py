@@ -19,8 +19,6 @@ from frustum.dialects.target.fit import DoesNotFit
 
 SLICE = 16
 """Positions of an axis in a slice of what is streamed: lines, or channels, of a matrix unit. 2026-11-28."""
-HOLES = 16
-"""Second copies leave such a part of SRAM free, since buffers may leave holes. 2026-11-29."""
 SLICE_COPIES = 2
 """One slice is used while the next one comes. 2026-11-28."""
 

@@ -9,6 +9,8 @@ from frustum.dialects.errors import Diagnostic, Error
 Resource: TypeAlias = Literal["sram", "wram", "nram", "dram", "acache", "instruction memory", "events"]
 """What there is too little of, for whoever can try again with less of it."""
 CODE: Literal["instruction memory"] = "instruction memory"
+HOLES = 16
+"""Who takes what is left of a memory leaves such a part of it free, since buffers may leave holes. 2026-11-29."""
 
 
 class DoesNotFit(Error):

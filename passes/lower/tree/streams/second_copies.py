@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from frustum.dialects.axes.tensor import Tensor
-from frustum.dialects.plan.occupancy import HOLES, Counted
+from frustum.dialects.plan.occupancy import Counted
+from frustum.dialects.target.fit import HOLES
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.loop_spans import LoopSpans
 
