@@ -103,7 +103,9 @@ class Occupancy:
     bytes in DRAM want them, and `counted` is told."""
 
     def __init__(self, walk: Measured, least_run: int = 0, counted: Counted | None = None) -> None:
-        self.walk, self.least_run, self.counted = walk, least_run, counted or walk.counted
+        self.walk: Measured = walk
+        self.least_run: int = least_run
+        self.counted: Counted = counted or walk.counted
         self.held: list[Tensor] = []
         self.around: int = 0
         """Bytes of what is resident around a node, and stays there from pass to pass."""
