@@ -33,8 +33,8 @@ NEAR = 1.02
 """A plan within 2 % of the fewest cycles takes nearly as long. 2026-11-29."""
 MORE = 1.01
 """So many times the bytes of layers that are planned in another way plans as trees may move. 2026-11-29."""
-WORK = 45_000
-"""So much is looked at for plans beside others, some four seconds. 2026-11-29."""
+WORK = 20_000
+"""So much is looked at for plans beside others, some two seconds. 2026-11-29."""
 
 
 @dataclass(frozen=True, eq=False)
