@@ -24,6 +24,7 @@ from frustum.backend.file.read_program import read_program
 from frustum.backend.pipeline import (
     LOWERED,
     PLACED,
+    TYPED,
     Choices,
     Run,
     is_measured,
@@ -151,7 +152,7 @@ class _Choosing:
         chosen = found[best_of(costs, is_bound=imported is not None)]
         if chosen.stop == PLANNED:
             if imported is not None and run.at_stop is not None:
-                run.advance(imported.clone(), ("typed",), chosen.choices)
+                run.advance(imported.clone(), (TYPED,), chosen.choices)
             run.arrived(PLANNED, chosen.module, chosen.choices)
         return chosen
 

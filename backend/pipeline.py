@@ -97,6 +97,7 @@ from frustum.passes.tile.orders import parse_order
 from frustum.passes.tile.partition import PartitionUnits
 from frustum.passes.tile.split_breadth_first import ROLLING, SplitBreadthFirst
 
+TYPED = "typed"
 LOWERED = "lowered"
 UNSEEN = {"typed": "imported"}
 """Stops that a module does not tell from the one before."""
@@ -164,7 +165,7 @@ class Choices:
     most: tuple[int, int] = (0, 0)
     """DRAM bytes and cycles that a plan may take; 0: as it comes."""
     work: int = 0
-    """How much may be looked at for a plan; 0: as much as it takes."""
+    """The effort of a search for plans, as `frustum-plan-search` counts it; 0: no limit."""
     optimise: Optimise = "time"
     carry: Carry = "auto"
     order: str | None = None

@@ -15,14 +15,13 @@ from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import DiagnosticException
 
 from frustum.backend.cost import Cost
-from frustum.backend.pipeline import Choices, Run, passes_to, stop_of, stops_after
+from frustum.backend.pipeline import TYPED, Choices, Run, passes_to, stop_of, stops_after
 from frustum.dialects.choices import TREE
 from frustum.dialects.errors import Error
 from frustum.dialects.graph import AttentionOp
 from frustum.dialects.module import POLICY
 from frustum.passes.plan.text.apply import plans_of
 
-TYPED = "typed"
 PLANNED = "fused"
 """The stop at which networks have plans."""
 PLANS = 5
@@ -34,7 +33,7 @@ NEAR = 1.02
 MORE = 1.01
 """So many times the bytes of layers that are planned in another way plans as trees may move. 2026-11-29."""
 WORK = 20_000
-"""So much is looked at for plans beside others, some two seconds. 2026-11-29."""
+"""The effort of a search for plans beside others: some two seconds. 2026-11-29."""
 
 
 @dataclass(frozen=True, eq=False)

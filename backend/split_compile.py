@@ -30,9 +30,9 @@ from xdsl.dialects.builtin import ModuleOp
 from frustum.backend.balance import for_chips, within_the_whole
 from frustum.backend.cost import Cost, CountRun, total
 from frustum.backend.file.executable import Executable
-from frustum.backend.pipeline import STOPS, Choices, Run, stop_of
+from frustum.backend.pipeline import STOPS, TYPED, Choices, Run, stop_of
 from frustum.backend.refuse import Load, Refusal, Strategy
-from frustum.backend.trials import TYPED, AtStop, Peaks, Trials, allocated_bytes, module_of
+from frustum.backend.trials import AtStop, Peaks, Trials, allocated_bytes, module_of
 from frustum.dialects.choices import When
 from frustum.dialects.graph import networks_of
 from frustum.dialects.module import TARGET, WEIGHTS

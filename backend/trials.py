@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from frustum.backend.compile import built
 from frustum.backend.cost import Cost, Count, CountRun
 from frustum.backend.file.executable import Executable
-from frustum.backend.pipeline import Choices, Run
+from frustum.backend.pipeline import TYPED, Choices, Run
 from frustum.dialects import graph as g
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.program import Memory as MemoryName
@@ -29,7 +29,6 @@ from frustum.passes.weights import attach, store_of
 
 Peaks: TypeAlias = dict[MemoryName, int]
 ON_CHIP: tuple[MemoryName, ...] = ("sram", "nram", "wram")
-TYPED = "typed"
 SMALLEST_BYTES = 256
 """The least that a target may have of a memory."""
 AtStop = Callable[[str, ModuleOp], None]

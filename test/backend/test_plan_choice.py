@@ -9,6 +9,7 @@ import plan_nets
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from frustum.backend import compile
 from frustum.backend.compile import built
 from frustum.backend.cost import Cost
 from frustum.backend.pipeline import STOPS, Choices, Run
@@ -16,6 +17,7 @@ from frustum.backend.plan_choice import PLANS, best_of, candidates_of
 from frustum.dialects.module import TARGET
 from frustum.dialects.plan.dialect import tree_of
 from frustum.dialects.target import to_attribute
+from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.text import search
 from frustum.passes.plan.text.apply import plans_of
@@ -129,6 +131,24 @@ def test_who_is_shown_the_stops_sees_those_of_the_plan_that_is_taken(imported):
     default_run(imported, lambda stop, module: seen.update({stop: module.clone()}))
     assert all(len(plans_of(seen[stop])) == 1 for stop in ("fused", "tiled", "placed"))
     assert list(seen) == list(STOPS[1:])
+
+
+@pytest.mark.parametrize("error", [NotLowered("no"), DoesNotFit("it", "here", "2 B", "1 B", "sram")])
+def test_plans_without_a_program_are_left_out(error, module, monkeypatch):
+    """The first plan has none: one of the others is taken."""
+    plain, tried = compile._plain, []
+
+    def refuse(*wanted, **more):
+        tried.append(wanted[0])
+        if len(tried) == 1:
+            raise error
+        return plain(*wanted, **more)
+
+    monkeypatch.setattr(compile, "_plain", refuse)
+    trials = compile._Choosing(compile._Encoder(Run(), None), count_run)
+    found = trials.best(module, TIME, "typed", None)
+    costs = [*trials.known.values()]
+    assert costs[0] is None and all(costs[1:]) and trials.known[found] is not None
 
 
 def test_what_has_no_plan_as_a_tree_is_left_to_the_other_planner(imported, monkeypatch):

@@ -142,10 +142,10 @@ class PlanSearch:
         self.record = ForestRecord()
         """How the units of the best plans follow each other."""
         self.may_end = False
-        self.bound: Floats = np.full(LEVELS + 1, np.inf)
-        """Plans that are no better are of no use."""
         self.known = known or KnownParts()
         self.costs = NestCosts.of(wishes, self.known.costs)
+        self.bound: Floats = np.full(LEVELS + 1, self.most_wanted)
+        """Plans that are no better are of no use."""
         self._keys = IntervalKeys(self.reads, self.layers, self.known.numbers)
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
         self._passes: KnownPasses = {}
@@ -158,6 +158,14 @@ class PlanSearch:
         found[self.wanted] = self.most[self.wanted]
         found[self.most >= self.bound] = np.inf
         return np.minimum.accumulate(found)
+
+    @property
+    def most_wanted(self) -> float:
+        """The price of a plan that takes the most that is wanted."""
+        most = self.wishes.most
+        if most is None:
+            return np.inf
+        return most.dram_bytes if self.costs is None else self.costs.together(most.dram_bytes, most.cycles)
 
     def root(self, most: Floats, record: ForestRecord | None = None) -> Forest:
         """The units of the whole network, below `most` where that is wanted."""
@@ -390,26 +398,18 @@ def searches(
     networks = [(order, tuple[Copy, ...]()) for order in orders]
     if wishes.cuts is None or wishes.cuts.is_crossed:
         networks += alternatives(orders[0], capacity / SMALL)
-    bound = np.full(LEVELS + 1, _most_of(wishes))
+    bound = np.full(LEVELS + 1, np.inf)
     for other, copies in networks:
         search = _dealt(other, capacity, wanted, clusters, known, wishes)
-        search.copies, search.bound = copies, bound
+        search.copies, search.bound = copies, np.minimum(search.bound, bound)
         yield search
         bound = np.minimum(bound, search.curve)
-
-
-def _most_of(wishes: Wishes) -> float:
-    """The price of a plan that takes the most that is wanted."""
-    most, costs = wishes.most, NestCosts.of(wishes, {})
-    if most is None:
-        return np.inf
-    return most.dram_bytes if costs is None else costs.together(most.dram_bytes, most.cycles)
 
 
 def _narrowly(search: PlanSearch) -> float:
     """Bytes that one search finds, without a ladder, in all of the memory; infinite where that is too much work."""
     with suppress(EnoughWork):
-        return float(search.root(np.full(LEVELS + 1, _most_of(search.wishes))).curve()[LEVELS])
+        return float(search.root(search.bound).curve()[LEVELS])
     return np.inf
 
 

@@ -122,7 +122,7 @@ def _fitting_plans(
     where a quick search is enough.
     """
     known = known or KnownParts()
-    for many in dict.fromkeys((clusters, clusters if wishes.is_quick else Dealt().clusters)):
+    for many in [clusters] if wishes.is_quick else dict.fromkeys((clusters, Dealt().clusters)):
         room = capacity
         for _ in range(TRIES):
             search = searched(network, room, many, wishes, (*less, LEVELS), known)
