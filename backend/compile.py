@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Attribute
 
 from frustum.backend.cost import Cost, Count, CountRun, Image
@@ -146,6 +146,7 @@ class _Choosing:
         elif imported is not None:
             first = PlannedModule(module, choices, stop or stop_of(module))
             found = [first, *candidates_beside(imported, choices, Run(None, run.seconds), self.cost(first))]
+            self.note_network(first, found[1:])
         else:
             return None
         costs = [*map(self.cost, found)] if len(found) > 1 else []
@@ -155,6 +156,14 @@ class _Choosing:
                 run.advance(imported.clone(), (TYPED,), chosen.choices)
             run.arrived(PLANNED, chosen.module, chosen.choices)
         return chosen
+
+    def note_network(self, first: PlannedModule, others: Sequence[PlannedModule]) -> None:
+        """What a network asks at least is one figure, whoever plans it: others say what the first has found."""
+        tried = self.known.get(first)
+        least = None if tried is None else m.text_of(tried.encoded.module, m.LEAST_WORK)
+        if least is not None:
+            for each in others:
+                each.module.attributes[m.WHOLE_NETWORK] = StringAttr(f'{{"pieces":1,"least_work":{least}}}')
 
     def cost(self, candidate: PlannedModule) -> Cost | None:
         """Of a run; None where there is no program."""

@@ -58,6 +58,8 @@ def executable_of(
         options["alternatives"] = json.loads(alternatives)
     if (least := m.text_of(module, m.LEAST_WORK)) is not None:
         options["least_work"] = json.loads(least)
+    if (whole := m.text_of(module, m.WHOLE_NETWORK)) is not None:
+        options["whole_network"] = json.loads(whole)
     weights = weights_of(program, store_of(module))
     return build_executable(program, weights, options, target.cluster.instruction_memory_bytes, code)
 
