@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from frustum.backend.graph_passes import passes_of_trees
 from frustum.dialects.axes.network import AxisNetwork
+from frustum.dialects.choices import Carry
 from frustum.dialects.graph import networks_of
 from frustum.dialects.graph.axes import read_network
 from frustum.dialects.module import DTYPE, TARGET, text_of
@@ -19,7 +20,7 @@ from frustum.passes.onnx.place_host import Placement
 
 
 def networks_of_model(
-    found: ModuleOp | Placement, target: Target, dtype: str | None = None
+    found: ModuleOp | Placement, target: Target, dtype: str | None = None, carry: Carry = "auto"
 ) -> list[AxisNetwork]:
     """The networks of an imported model that have layers: in others all are views, or on the host.
 
@@ -31,14 +32,17 @@ def networks_of_model(
             import_onnx(part.model, network=f"{stem}_{number}", whole=part.whole)
             for number, part in enumerate(found.parts) if part.kind != "host"
         ]  # fmt: skip
-    networks = [network for module in modules for network in networks_to_plan(module, target, dtype)]
+    networks = [network for module in modules for network in networks_to_plan(module, target, dtype, carry)]
     return [network for network in networks if network.layers]
 
 
-def networks_to_plan(module: ModuleOp, target: Target, dtype: str | None = None) -> list[AxisNetwork]:
-    """The networks of an imported module, which is changed; `dtype`: the element type on the device (None: its own)."""
+def networks_to_plan(
+    module: ModuleOp, target: Target, dtype: str | None = None, carry: Carry = "auto"
+) -> list[AxisNetwork]:  # fmt: skip
+    """The networks of an imported module, which is changed; `dtype`: the element type on the device (None: its own),
+    `carry`: that of sums that wait."""
     context = Context()
     module.attributes[TARGET] = to_attribute(target)
-    for step in passes_of_trees(dtype or text_of(module, DTYPE)):
+    for step in passes_of_trees(dtype or text_of(module, DTYPE), carry):
         step.apply(context, module)
     return [read_network(network) for network in networks_of(module)]

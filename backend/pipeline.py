@@ -264,7 +264,7 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
 def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
     """The same of policy `tree`: from `fused` on the module has plans, and `placed` and `tiled` add nothing."""
     return {
-        "typed": passes_of_trees(choices.dtype),
+        "typed": passes_of_trees(choices.dtype, choices.carry),
         "fused": (
             SearchPlan(
                 choices.optimise, choices.carry, choices.cuts, choices.sram, choices.plans, choices.work, *choices.most,

@@ -18,7 +18,6 @@ from frustum.backend.cost import Cost
 from frustum.backend.pipeline import TYPED, Choices, Run, passes_to, stop_of, stops_after
 from frustum.dialects.choices import TREE
 from frustum.dialects.errors import Error
-from frustum.dialects.graph import AttentionOp
 from frustum.dialects.module import POLICY
 from frustum.passes.plan.text.apply import plans_of
 
@@ -64,16 +63,14 @@ def candidates_of(module: ModuleOp, choices: Choices, run: Run, stop: str | None
 
 def candidates_beside(imported: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[PlannedModule]:
     """The same of layers that are planned in another way too, and whose run costs so much; None: they do not fit.
-    Plans that are judged to be worse are left out, and so is what keeps a network from having any.  So is attention:
-    a tree rounds its sums more often, and of rows that see no key it has no number."""
+    Plans that are judged to be worse are left out, and so is what keeps a network from having any."""
     own, module = replace(choices, policy=TREE, plans=FEW, work=WORK), imported.clone()
     if cost is not None:
         own = replace(own, most=(int(MORE * cost.dram_bytes), cost.cycles))
     module.attributes[POLICY] = StringAttr(TREE)
     with suppress(Error, DiagnosticException):
         run.advance(module, (TYPED,), own)
-        if not any(isinstance(op, AttentionOp) for op in module.walk()):
-            return candidates_of(module, own, run, TYPED)
+        return candidates_of(module, own, run, TYPED)
     return []
 
 

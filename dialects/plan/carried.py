@@ -19,6 +19,8 @@ ClassOf: TypeAlias = Callable[[Loop], tuple[Axis, Class, list[Layer]]]
 """The axis of a loop, its class, and the layers inside."""
 RUNNING = ("the maximum", "the sum", "the factor of what was weighed before")
 """Numbers, of f32, that an online reduction hands from pass to pass for each position that stays."""
+SUM, FACTOR = 1, 2
+"""Places of the last two."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,11 @@ from frustum.dialects.module import CARRY
 
 @dataclass(frozen=True)
 class NoteCarry(ModulePass):
-    """Note on every product of f16 or bf16 whose sums are to be f32 as long as they wait that they are: it is then
-    never cut into rounds of input channels, between which sums wait in the type of the result.
+    """Note on every product, and attention, of f16 or bf16 whose sums are to be f32 as long as they wait that they are:
+    it is then never cut into rounds of input channels, between which sums wait in the type of the result.  Scores are
+    sums, too.
 
-    Before: networks in the types of the device.  After: `frustum.carry` on products, where `carry` is f32.
+    Before: networks in the types of the device.  After: `frustum.carry` on them, where `carry` is f32.
     """
 
     name = "frustum-graph-note-carry"
@@ -30,5 +31,5 @@ class NoteCarry(ModulePass):
         if self.carry != "f32":
             return
         for each in op.walk():
-            if isinstance(each, g.ConvOp | g.MatmulOp):
+            if isinstance(each, g.ConvOp | g.MatmulOp | g.AttentionOp):
                 each.attributes[CARRY] = StringAttr("f32")

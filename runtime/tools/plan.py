@@ -81,7 +81,7 @@ def networks_with(request: Request) -> tuple[list[AxisNetwork], Target, Request]
     model = loaded.module if loaded.placement is None else loaded.placement
     assert model is not None
     dtype = None if request.dtype in (None, "model") else request.dtype
-    found = networks_of_model(model, target, dtype)
+    found = networks_of_model(model, target, dtype, request.carry or "auto")
     if not found:
         raise UsageError(f"{request.model}: error: there is nothing to plan: all of it runs on the host, or is views")
     return found, target, request

@@ -24,6 +24,16 @@ def test_no_error_is_twice_that_of_onnxruntime(kind, length, dtype, scale):
     assert ours <= 2 * theirs
 
 
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("length", [300, 2048])
+@pytest.mark.parametrize("scale", SCALES)
+def test_nor_is_that_of_a_plan_as_a_tree(length, dtype, scale):
+    """Where sums wait in f32, and scores are sums."""
+    ours, theirs = errors("attention", length, scale, dtype, "edge", policy="tree")
+    assert ours <= 2 * theirs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("carry", ["element", "f32"])
 def test_keys_that_stream_give_the_same(carry):
@@ -32,8 +42,9 @@ def test_keys_that_stream_give_the_same(carry):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", ["optimal", "tree"])
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-def test_a_row_that_is_masked_altogether_is_zero(dtype):
+def test_a_row_that_is_masked_altogether_is_zero(dtype, policy):
     """As ONNX says it since opset 24: of keys that are all hidden nothing is taken."""
     kept = "f16" if dtype == "f32" else dtype
     feeds = inputs("attention", 64, 1, kept)
@@ -47,7 +58,7 @@ def test_a_row_that_is_masked_altogether_is_zero(dtype):
     mask[2] = False
     if dtype == "f32":
         feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
-    compiled = frustum.compile(made, "edge", dtype, carry="f32", host="never")
+    compiled = frustum.compile(made, "edge", dtype, carry="f32", host="never", policy=policy)
     found = frustum.run(compiled, {**feeds, "mask": mask}, checked=True).outputs["y"]
     assert found.shape == (1, 1, 4, HEAD)
     assert not found[0, 0, 2].any()

@@ -55,10 +55,11 @@ def exact(kind: str, feeds):
     return weights @ others[1] if others else weights
 
 
-def errors(kind: str, length: int, scale: float, dtype: str, target: str, carry: str = "f32", seed: int = 0):
+def errors(kind: str, length: int, scale: float, dtype: str, target: str, carry: str = "f32", seed: int = 0,
+           **options):
     """The largest error of our result, and of onnxruntime's, which computes in f32 and rounds its result."""
     feeds, (element, onnx_type) = inputs(kind, length, scale, dtype, seed), TYPES[dtype]
-    compiled = frustum.compile(model(kind, feeds, onnx_type), target, dtype, carry=carry, host="never")
+    compiled = frustum.compile(model(kind, feeds, onnx_type), target, dtype, carry=carry, host="never", **options)
     ours = frustum.run(compiled, feeds, checked=True).outputs["y"]
     wide = {name: array.astype(np.float32) for name, array in feeds.items()}
     session = onnxruntime.InferenceSession(

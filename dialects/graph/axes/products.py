@@ -6,7 +6,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.axes.access import Affine, Guard, View
 from frustum.dialects.axes.axis import Axis, Dim, align, dim, extent_of, leaves, regroup
 from frustum.dialects.axes.network import Combine
-from frustum.dialects.graph.axes.reader import Reader, passes_of, reads, window, zero_of
+from frustum.dialects.graph.axes.reader import SUM_BITS, Reader, carried, passes_of, reads, window, zero_of
 
 
 @reads(g.ConvOp)
@@ -114,6 +114,7 @@ def attention(reader: Reader, op: g.AttentionOp) -> View | None:
     scores = reader.add(
         op, scores_dims, [q.at(map(Affine.along, q.dims)), reader.along(k, (batch, inner, along, depth))],
         role="scores", reduced=dict.fromkeys(leaves(depth), Combine.SUM), macs=1,
+        bits=SUM_BITS if carried(op) else None,
     )  # fmt: skip
     if scores is None:
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from xdsl.dialects.builtin import NameLoc
+from xdsl.dialects.builtin import NameLoc, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from frustum.dialects import graph as g
@@ -18,12 +18,15 @@ from frustum.dialects.axes.network import AxisNetwork, Combine, Layer, Operand
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.errors import Error
 from frustum.dialects.functions import ELEMENTWISE, Reduction
+from frustum.dialects.module import CARRY
 
 TRANSCENDENTAL_PASSES = 4
 """Of the vector unit, for one of exponential, logarithm, root, division, sigmoid, tanh and erf.
 Source: docs/techniques/machine.md."""
 SUM_BITS = 32
 """Of sums of 8-bit integers; of wider ones they have four times as many as these (`dialects/isa/values.py`)."""
+WIDE = "f32"
+"""The type of floats in which sums wait, if they are to be exact."""
 STATISTICS_BITS = 64
 """Two f32 numbers: sums of x and of its square, or maximum and sum of powers."""
 
@@ -187,7 +190,7 @@ class Reader:
             for p in read[storage_of].pieces
         ):
             layer.storage_of = None
-        result.sums = sums_of(op)
+        result.sums = sums_of(op) or (carried(op) if macs and result.element_bits < SUM_BITS else "")
         self.layers.append(layer)
         return found
 
@@ -279,6 +282,11 @@ def sums_of(op: Any) -> str:
         return f"i{max(SUM_BITS, 4 * bits_of(op.operands[0]))}"
     is_sum = isinstance(op, g.ReduceOp) and op.kind not in (Reduction.MAX, Reduction.MIN)
     return "f32" if is_sum else ""
+
+
+def carried(op: Operation) -> str:
+    """The type in which sums of a product wait, where its elements are less exact; none where nobody asks."""
+    return WIDE if op.attributes.get(CARRY) == StringAttr(WIDE) else ""
 
 
 def least_of(value: SSAValue) -> float:

@@ -39,6 +39,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel, Scratch, Want, Work
 from frustum.passes.lower.tree.places import Place, transfer
 from frustum.passes.lower.tree.spans import FAR, NotLowered, end, span_of, step_at, through
 
+NO_NUMBERS: Mapping[int | None, Fetched] = {}
 INTEGER_TYPES = frozenset(element for element in ELEMENT_BYTES if element.startswith("i"))
 
 
@@ -60,6 +61,11 @@ class Sums:
     levels: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
     start: int | None = None
+
+    def outside(self, depth: int) -> Sums:
+        """Those over loops of which the first so many are open."""
+        number = sum(level < depth for level in self.levels)
+        return Sums(self.levels[:number], self.counts[:number], self.start)
 
 
 @dataclass
@@ -272,10 +278,10 @@ class PartWriter:
         self.take_room(copies, of_scratch)
         self.go_on_from(copies, is_summed=is_summed)
 
-    def take_room(self, copies: int, of_scratch: int) -> None:
-        """Buffers of the result, and further ones."""
+    def take_room(self, copies: int, of_scratch: int, known: Mapping[int | None, Fetched] = NO_NUMBERS) -> None:
+        """Buffers of the result, and further ones; `known`: those of running numbers that are there."""
         self.out: Fetched = self.buffer(self.part.elements[self.layer.result], copies)
-        self.scratch = tuple(self.free(each, of_scratch) for each in self.kernel.scratch)
+        self.scratch = tuple(known.get(each.plane) or self.free(each, of_scratch) for each in self.kernel.scratch)
 
     def go_on_from(self, copies: int, *, is_summed: bool = False) -> None:
         """What passes before have made, and where sums go on."""
@@ -310,7 +316,7 @@ class PartWriter:
         too, add to the sums, these begin as zeros.
         """
         sums, element = self.part.sums, self.part.elements[self.layer.result]
-        wide = self.part.waiting
+        wide = self.waiting
         if wide in INTEGER_TYPES and wide != ACCUMULATORS.get(self.element_of(0)):
             raise NotLowered(f"{self.layer.name}: sums of integers that wait as {wide}")
         self.acc = self.out if wide == element else self.buffer(wide, copies)
@@ -342,9 +348,16 @@ class PartWriter:
             self.move(place.wide(), "in", self.part.begun(self.code), self.before)
 
     @property
+    def waiting(self) -> Element:
+        """The type in which sums wait between passes: as wide as they are added up, where they stay in the cores."""
+        if self.stays and len(self.part.sums.levels) == 1 and self.part.sums.start is None:
+            return ACCUMULATORS.get(self.element_of(0), "f32")
+        return self.part.waiting
+
+    @property
     def waits(self) -> bool:
         """Whether sums wait in another type than the result's."""
-        return bool(self.part.sums.levels) and self.part.waiting != self.out.element
+        return bool(self.part.sums.levels) and self.waiting != self.out.element
 
     def finish(self) -> None:
         """Makes the result of a piece of its sums."""

@@ -266,12 +266,12 @@ class ChainAccount:
         size = math.prod(spans[axis].extent for axis in layer.result.axes) * size_of(elements[layer.result])
         size, leaves = size * kernel.planes + 16, layer.result in self.choice.leaving
         self.room["nram"] += size * self.chain.copies(number, leaves=leaves)
-        times = 1.0
-        if self.chain.summed and number == len(self.chain.kernels) - 1:
-            times = 1 / self.inner
+        is_sum = bool(self.chain.summed) and number == len(self.chain.kernels) - 1
+        times, is_weighed = 1 / self.inner if is_sum else 1.0, bool(layer.macs and kernel.scratch)
+        if is_sum or is_weighed:
             points = math.prod(spans[axis].extent for axis in layer.result.axes)
             self.room["nram"] += points * ELEMENT_BYTES["f32"]
-            if kernel.scratch:  # sums of passes before are weighed anew
+            if is_weighed:  # sums of passes before, or those of all, by a factor
                 self.engines["vector"] += _number(vector_cycles(core.vector, 1, points, ELEMENT_BYTES["f32"]))
         if leaves:
             port = _number(costs.crossing(size, costs.run_out(extents))[1]) * self.code.cores

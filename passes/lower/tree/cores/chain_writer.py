@@ -18,7 +18,9 @@ from frustum.passes.lower.tree.cores.chain_choice import CoreChain
 from frustum.passes.lower.tree.cores.links import as_operand, tensors_of, wants_of
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.kernel import Want
-from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Sums
+from frustum.passes.lower.tree.kernels.norms import WeightsKernel
+from frustum.passes.lower.tree.kernels.products import ProductKernel
+from frustum.passes.lower.tree.nest import NO_NUMBERS, LayerPart, PartWriter, Sums
 from frustum.passes.lower.tree.spans import span_of, step_at
 
 
@@ -37,7 +39,7 @@ class ChainWriter:
     leaving: Collection[int]
     outs: dict[Tensor, Fetched] = field(default_factory=dict)
     """What lies in a core of results so far."""
-    running: dict[int, Fetched] = field(default_factory=dict)
+    running: dict[int | None, Fetched] = field(default_factory=dict)
     """Numbers of an online reduction, by their plane."""
 
     def write(self) -> None:
@@ -114,12 +116,31 @@ class ChainWriter:
             with code.at_stage(at - (1 if is_in_loop and at else 0)):
                 self.arrive(number, moving[number], 2)
             self.take_room(number, is_in_loop=is_in_loop)
-        for number in sorted(range(len(stages)), key=lambda number: -stages[number]):
+        order = sorted(range(len(stages)), key=lambda number: -stages[number])
+        for number in order:
             with code.at_stage(stages[number]):
                 self.link(number)
-            if number in self.leaving and not self.is_sum(number):
-                with code.at_stage(stages[number] + is_in_loop):
-                    self.writers[number].leave()
+            if not self.is_weighed(number):
+                self.end(number, stages[number], is_in_loop=is_in_loop)
+        for number in filter(self.is_weighed, order):  # behind the next piece's weights: these wait for no sums
+            self.end(number, stages[number], is_in_loop=is_in_loop)
+
+    def end(self, number: int, stage: int, *, is_in_loop: bool) -> None:
+        """The result of a piece, and where it goes."""
+        code = self.code
+        if self.is_sum(number):
+            return
+        code.layer = self.numbers[number]
+        with code.at_stage(stage):
+            self.writers[number].finish()
+        if number in self.leaving:
+            with code.at_stage(stage + is_in_loop):
+                self.writers[number].leave()
+
+    def is_weighed(self, number: int) -> bool:
+        """Whether a layer's sums are of weights that the chain makes at once, and are still to be divided."""
+        kernel = self.writers[number].kernel
+        return isinstance(kernel, ProductKernel) and kernel.divides and not kernel.in_passes
 
     def is_sum(self, number: int) -> bool:
         """Whether sums of a layer go on over the innermost loop."""
@@ -133,9 +154,11 @@ class ChainWriter:
         """Buffers of a piece, and where it takes what lies in the core."""
         writer = self.writers[number]
         self.code.layer = self.numbers[number]
+        shares = isinstance(writer.kernel, WeightsKernel | ProductKernel)
         if not self.is_sum(number):
-            writer.take_room(self.copies(number), 1 + is_in_loop)
-        self.share_running(writer)
+            writer.take_room(self.copies(number), 1 + is_in_loop, self.running if shares else NO_NUMBERS)
+        if shares:
+            self.share_running(writer)
         for tensor, buffer in self.outs.items():
             for want in wants_of(writer.kernel, tensor):
                 (piece,) = writer.layer.operands[want.operand].pieces
@@ -147,21 +170,23 @@ class ChainWriter:
         code, writer = self.code, self.writers[number]
         code.layer = self.numbers[number]
         if not self.is_sum(number):
-            writer.go_on_from(self.copies(number))
+            writer.go_on_from(self.copies(number), is_summed=self.is_weighed(number))
         if self.is_sum(number) and self.running:
             writer.kernel.rescale(code, writer.work())
-        writer.kernel.write(code, writer.work())
-        if not self.is_sum(number):
-            writer.finish()
+        work = writer.work()
+        kernel = writer.kernel
+        if isinstance(kernel, ProductKernel) and kernel.divides and not writer.part.sums.levels:  # none is whole yet
+            assert work.acc is not None
+            work = replace(work, out=work.acc, acc=work.acc if kernel.in_passes else None)
+        kernel.write(code, work)
 
     def share_running(self, writer: PartWriter) -> None:
-        """Numbers that stay over all passes are in their own buffers, and the last layer has the factors that the
-        reduction before it has made."""
-        if self.running:
-            known = zip(writer.kernel.scratch, writer.scratch, strict=True)
-            writer.scratch = tuple(
-                own if scratch.plane is None else self.running.setdefault(scratch.plane, own) for scratch, own in known
-            )
+        """Numbers of an online reduction are in one buffer each: the last layer has the factors, or the sums, that it
+        has made."""
+        known = zip(writer.kernel.scratch, writer.scratch, strict=True)
+        writer.scratch = tuple(
+            own if scratch.plane is None else self.running.setdefault(scratch.plane, own) for scratch, own in known
+        )
 
     def arrive(self, number: int, wants: Sequence[Want], copies: int | None) -> None:
         """Operands of a layer come."""

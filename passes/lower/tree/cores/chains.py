@@ -124,18 +124,29 @@ class Chains(Streaming):
         return [axis for axis in own if span_of(made[last.name], axis).extent > 1]
 
     def ways(self, layers: Sequence[Layer], axis: Axis | None) -> list[list[Kernel]]:
-        """Of each layer the kernels that take what the layers before have made as it lies in the core.  A reduction
-        that goes on along an axis has running numbers, with which its reader's sums are weighed."""
-        online = next((each for each in layers if axis and each.combine.get(axis) is Combine.ONLINE), None)
+        """Of each layer the kernels that take what the layers before have made as it lies in the core.  An online
+        reduction leaves the division by its sum to its reader; one that goes on along an axis has running numbers, with
+        which its reader's sums are weighed."""
+        online = next((each for each in layers if self.is_weighed(each, layers, axis)), None)
         running = () if online is None else tuple(a for a in online.result.axes if a not in online.combine)
         found = list[list[Kernel]]()
         for number, layer in enumerate(layers):
             is_weighed = online is not None and (layer is online or online.result in self.read_by(layer.name))
             is_own = is_weighed and self.running(layer) is None  # no loop of the plan cuts it
-            kernels = kernels_of(layer, running=running, is_divided=False) if is_own else self.kernels(layer)
+            kernels = self.kernels(layer)
+            if is_own:
+                kernels = kernels_of(layer, running=running, is_divided=False, in_passes=axis is not None)
             earlier = [each.result for each in layers[:number]]
             found.append([k for k in kernels if all(reads_in_core(k, tensor) for tensor in earlier)])
         return found
+
+    def is_weighed(self, layer: Layer, layers: Sequence[Layer], axis: Axis | None) -> bool:
+        """Whether a layer of a chain is an online reduction, all at once or along this axis, of which sums in the chain
+        alone are."""
+        rules = layer.combine.values() if axis is None else (layer.combine.get(axis),)
+        if Combine.ONLINE not in rules or self.leaves_core(layer, layers):
+            return False
+        return all(reader.macs for reader in self.network.readers.get(layer.result, []))
 
     def choices_along(self, layers: Sequence[Layer], made: Made, axis: Axis | None) -> list[CoreChain]:
         """Good ways with sums in pieces along this axis."""
@@ -247,10 +258,8 @@ class Chains(Streaming):
         code, layers = self.code, [kernel.layer for kernel in chain.kernels]
         with code.supposed(chain.counts) as indices:
             parts = self.parts_of(layers, self.cut_of(layers[-1], chain, made, indices), made)
-            writers = [
-                PartWriter(code, self.layer_part(kernel, parts[kernel.layer.name], Pieces({}, None, ())))
-                for kernel in chain.kernels
-            ]
+            own = [self.layer_part(kernel, parts[kernel.layer.name], Pieces({}, None, ())) for kernel in chain.kernels]
+        writers = [PartWriter(code, replace(part, sums=part.sums.outside(code.depth))) for part in own]
         leaving = [number for number, layer in enumerate(layers) if self.leaves_core(layer, layers)]
         ChainWriter(code, chain, writers, [self.numbers[layer.name] for layer in layers], leaving).write()
 

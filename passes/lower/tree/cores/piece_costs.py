@@ -101,9 +101,11 @@ class PieceCosts:
         result = math.prod(extents[axis] for axis in made)
         width = size_of(self.elements[self.layer.result]) * self.kernel.planes
         first = self.elements[self.layer.operands[0].pieces[0].tensor]
-        sums = ELEMENT_BYTES[ACCUMULATORS.get(first, "f32")] * result * self.is_cut(self.summed, extents)
-        if self.goes_on and self.layer.result.sums:
-            sums = 2 * ELEMENT_BYTES[self.layer.result.sums] * result  # that wait
+        wide = ELEMENT_BYTES[ACCUMULATORS.get(first, "f32")] * result
+        sums = wide * self.is_cut(self.summed, extents)
+        if self.goes_on:
+            waiting = 2 * ELEMENT_BYTES[self.layer.result.sums] * result if self.layer.result.sums else sums
+            sums = waiting if self.start is not None else np.where(self.stay(counts), wide, waiting)
         if not self.layer.macs and any(not self.spans[axis].start.is_constant for axis in self.summed):
             sums = sums + 2 * (result * width + 16)  # what passes before have made
         for each in self.kernel.scratch:
@@ -114,6 +116,10 @@ class PieceCosts:
         copies = 1 + (self.are_several(made, counts) | (self.slices is not None and self.slices not in self.summed))
         fits_nram = need["nram"] + copies * (result * width + 16) + sums <= core.nram.capacity_bytes
         return fits_nram & (need["wram"] <= core.wram.capacity_bytes)
+
+    def stay(self, counts: Extents) -> Any:
+        """Whether sums stay in the cores over all slices."""
+        return (self.slices in self.summed) & ~self.are_several(self.layer.result.axes, counts)
 
     def comes_early(self, want: Want) -> bool:
         """Whether an operand comes while the pass before is computed."""
@@ -158,7 +164,7 @@ class PieceCosts:
         written = times * (np.maximum(size / core.mvdma.bytes_per_cycle, port) + 1)
         loads, within = np.maximum(own, bus), math.prod(counts[axis] for axis in self.summed)
         if self.goes_on:  # sums lie in SRAM between passes, but for those that stay in the cores over all slices
-            stays = (self.slices in self.summed) & ~self.are_several(self.layer.result.axes, counts)
+            stays = self.stay(counts)
             own, read = own + 2 * written * ~stays, read + times * port * cores * ~stays
             at_once = size / core.mvdma.bytes_per_cycle + (cores - 1) * port + cluster.sram.latency_cycles
             in_step = 2 * times * at_once * ~stays  # each goes there once all have brought the one before

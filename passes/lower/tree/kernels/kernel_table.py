@@ -24,6 +24,7 @@ from frustum.passes.lower.tree.kernels.norms import (
     PowersKernel,
     SharesKernel,
     StatisticsKernel,
+    WeightsKernel,
 )
 from frustum.passes.lower.tree.kernels.products import ProductKernel, product_kernels
 from frustum.passes.lower.tree.kernels.reductions import PartedReduceKernel
@@ -51,11 +52,13 @@ Makes = Callable[[Layer], Iterator[Kernel]]
 
 
 def kernels_of(
-    layer: Layer, *, is_parted: bool = False, running: Iterable[Axis] = (), is_divided: bool = True
+    layer: Layer, *, is_parted: bool = False, running: Iterable[Axis] = (), is_divided: bool = True,
+    in_passes: bool = True,
 ) -> list[Kernel]:  # fmt: skip
     """The ways in which cores make a layer; `is_parted`: of a norm or a softmax with statistics that are kept;
-    `running`: axes of the numbers that an online reduction carries; `is_divided`: it divides its result in each pass,
-    rather than its reader dividing the sums once at the end.  NotLowered where there is none."""
+    `running`: axes of the numbers that an online reduction carries, from pass to pass (`in_passes`) or to its reader;
+    `is_divided`: it divides its result in each pass, rather than its reader dividing the sums once at the end.
+    NotLowered where there is none."""
     found = None
     if isinstance(layer.source, g.AttentionOp) and layer.source.scales is not None:
         raise NotLowered(f"{layer.name}: attention of integers")
@@ -64,13 +67,12 @@ def kernels_of(
         found = (PARTED.get(kind) if is_parted else None) or KERNELS.get(kind)  # type: ignore[arg-type]
     kernels = [] if found is None else list(found(layer))
     if running and not layer.macs:
-        kept = frozenset(running)
-        kernels = [
-            OnlineSoftmaxKernel(k.layer, k.wants, k.out, k.whole, kept=kept, is_divided=is_divided) for k in kernels
-        ]
+        kept, made = frozenset(running), OnlineSoftmaxKernel if in_passes else WeightsKernel
+        kernels = [made(k.layer, k.wants, k.out, k.whole, kept=kept, is_divided=is_divided) for k in kernels]
     elif running:
         products = (k for k in kernels if isinstance(k, ProductKernel))
-        kernels = [replace(k, kept=frozenset(running), divides=not is_divided) for k in products]
+        kept = frozenset(running)
+        kernels = [replace(k, kept=kept, divides=not is_divided, in_passes=in_passes) for k in products]
     if not kernels:
         what = getattr(layer.source, "name", "no operation")
         raise NotLowered(f"{layer.name}: no kernel makes '{layer.role}' of {what}")
@@ -106,7 +108,8 @@ def _nothing(layer: Layer) -> Iterator[Kernel]:
 
 def _powers(layer: Layer) -> Iterator[Kernel]:
     """Of attention: all keys at a time."""
-    yield SoftmaxKernel(layer, _elements(layer), layer.result.axes, frozenset(layer.combine))
+    axes, keys = layer.result.axes, frozenset(layer.combine)
+    yield WeightsKernel(layer, _elements(layer), axes, keys, kept=frozenset(axes) - keys)
 
 
 def _softmax(layer: Layer) -> Iterator[Kernel]:

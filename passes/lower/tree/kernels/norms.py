@@ -11,7 +11,7 @@ from typing import Any
 from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.isa.program import ELEMENT_BYTES, ZERO, Act, Affine, Box, Element, Scale, Scales
-from frustum.dialects.plan.carried import RUNNING
+from frustum.dialects.plan.carried import RUNNING, SUM
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.integers import has_integers, scales_of
@@ -214,13 +214,59 @@ class PowersKernel(StatisticsKernel):
 
 
 @dataclass(frozen=True)
-class OnlineSoftmaxKernel(SoftmaxKernel, NormKernel):
-    """Shares of the keys so far.  Maximum, sum, and the factor of the shares of passes before wait with the context.
+class WeightsKernel(SoftmaxKernel, NormKernel):
+    """Weights of all keys at a time; of a row that sees no key they are 0.
 
-    `is_divided`: shares are divided by the sum so far; if not, the reader's sums are, behind the last pass.
+    `is_divided`: they are divided by their sum; if not, the reader's sums are.
     """
 
     is_divided: bool = True
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """The maximum in the type of elements, and the sum."""
+        kept, total = tuple(axis for axis in self.layer.axes if axis in self.kept), None if self.is_divided else SUM
+        return Scratch(kept, None), Scratch(kept, "f32", plane=total, is_written=not self.is_divided)
+
+    @property
+    def kept_passes(self) -> tuple[int, ...]:
+        """A division, as `write` has it."""
+        return (1, 1, 4)[: 2 + self.is_divided]
+
+    def passes(self, size: int) -> int:
+        """Maximum, powers, and their sum, which is of f32; so are weights that are divided."""
+        return 6 + ELEMENT_BYTES["f32"] // size * (1 + self.is_divided)
+
+    def reduce(self, code: Code, work: Work, kind: str, of: Fetched, out: Fetched) -> None:
+        """Adds a reduction along the keys."""
+        own = self.all(code, work)
+        axes = self.over(own.dims, self.whole)
+        made = isa.Reduce(kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box)
+        code.emit(made, of.buffer, out.buffer)
+
+    def divide(self, code: Code, work: Work, total: Fetched) -> None:
+        """Adds the division by the sum: one of every element takes as long as four products."""
+        self.of_kept(code, work).unary("reciprocal", total, total)
+        self.all(code, work).binary("mul", work.out, total, work.out)
+
+    def write(self, code: Code, work: Work) -> None:
+        """Adds the instructions of a piece."""
+        self.mask(code, work)
+        x, (most, total), out = work.operands[0], work.scratch, work.out
+        kept, finite = self.of_kept(code, work), FINITE[x.element]
+        self.reduce(code, work, "max", x, most)
+        kept.unary("clip", most, most, -finite, finite)
+        self.all(code, work).binary("sub", x, most, out, Act("exp"))
+        self.reduce(code, work, "sum", out, total)
+        kept.unary("clip", total, total, SMALLEST, LARGEST)
+        if self.is_divided:
+            self.divide(code, work, total)
+
+
+@dataclass(frozen=True)
+class OnlineSoftmaxKernel(WeightsKernel):
+    """Weights of the keys so far.  Maximum, sum, and the factor of the weights of passes before wait with the context.
+    """
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
@@ -239,42 +285,31 @@ class OnlineSoftmaxKernel(SoftmaxKernel, NormKernel):
         """Two powers and two divisions, as `write` has them."""
         return 1, 1, 1, 1, 4, 1, 1, 4, 1, 1, 4
 
-    def passes(self, size: int) -> int:
-        """Maximum, powers, and their sum, which is of f32; so are shares that are divided."""
-        return 6 + ELEMENT_BYTES["f32"] // size * (1 + self.is_divided)
-
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
         self.mask(code, work)
         x, (narrow, top, sums, most, total, factor), out = work.operands[0], work.scratch, work.out
-        own, kept = self.all(code, work), self.of_kept(code, work)
-        later, axes = kept.limited(work.begun), self.over(own.dims, self.whole)
-
-        def reduce(kind: str, of: Fetched, out: Fetched) -> None:
-            made = isa.Reduce(kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box)
-            code.emit(made, of.buffer, out.buffer)
-
-        reduce("max", x, narrow)
+        kept = self.of_kept(code, work)
+        later = kept.limited(work.begun)
+        self.reduce(code, work, "max", x, narrow)
         kept.unary("clip", narrow, top, -FINITE[x.element], FINITE[x.element])
         later.binary("max", top, most, top)
         kept.unary("identity", top, narrow)
-        own.binary("sub", x, narrow, out, Act("exp"))
-        reduce("sum", out, sums)
+        self.all(code, work).binary("sub", x, narrow, out, Act("exp"))
+        self.reduce(code, work, "sum", out, sums)
         kept.unary("clip", sums, sums, SMALLEST, LARGEST)
         later.binary("sub", most, top, factor)
         later.unary("exp", factor, factor)
         kept.unary("identity", top, most)
+        later.binary("mul", factor, total, total if not self.is_divided else factor)
         if not self.is_divided:
-            later.binary("mul", factor, total, total)
             later.binary("add", total, sums, sums)
             kept.unary("identity", sums, total)
             return
-        later.binary("mul", factor, total, factor)
         later.binary("add", sums, factor, sums)
         later.binary("div", factor, sums, factor)
         kept.unary("identity", sums, total)
-        kept.unary("reciprocal", sums, sums)  # a division of every element takes as long as four products
-        own.binary("mul", out, sums, out)
+        self.divide(code, work, sums)
 
 
 @dataclass(frozen=True)
@@ -322,4 +357,4 @@ class SharesKernel(NormKernel):
         own.binary("mul", powers, factor, work.out)
 
 
-__all__ = ["MomentsKernel", "NormalisedKernel", "OnlineSoftmaxKernel", "PowersKernel", "SharesKernel"]
+__all__ = ["MomentsKernel", "NormalisedKernel", "OnlineSoftmaxKernel", "PowersKernel", "SharesKernel", "WeightsKernel"]

@@ -15,7 +15,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.graph.axes.reader import zero_of
 from frustum.dialects.isa.program import Act, Affine, Box, View
-from frustum.dialects.plan.carried import RUNNING
+from frustum.dialects.plan.carried import FACTOR, SUM
 from frustum.dialects.plan.layer_cycles import MatrixProduct, products_of
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
@@ -55,12 +55,14 @@ class ProductKernel(Kernel):
     """Of sums of what an online reduction weighs, the axes of the factor of those of passes before."""
     divides: bool = False
     """Whether they are divided by the sum of the weights, behind the last pass."""
+    in_passes: bool = True
+    """Whether there are passes before."""
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
         """That factor, and that sum."""
-        axes, last = tuple(axis for axis in self.out if axis in self.kept), len(RUNNING) - 1
-        planes = (last, last - 1)[: 1 + self.divides] if self.kept else ()
+        axes = tuple(axis for axis in self.out if axis in self.kept)
+        planes = (*([FACTOR] * self.in_passes), *([SUM] * self.divides)) if self.kept else ()
         return tuple(Scratch(axes, "f32", plane=plane, is_read=True) for plane in planes)
 
     @property
@@ -77,7 +79,7 @@ class ProductKernel(Kernel):
         """Adds the division by the sum of the weights."""
         if self.divides:
             axes = tuple(axis for axis in self.out if axis in self.kept)
-            dims, total = clipped_apart(code, work, [(axis,) for axis in axes]), work.scratch[1]
+            dims, total = clipped_apart(code, work, [(axis,) for axis in axes]), work.scratch[-1]
             box, view = Box.of(*(joined_span(code, own, work) for own in dims)), view_of(code, work, total, dims)
             made = isa.Unary(kind="reciprocal", in_view=view, out_view=view, box=box)
             code.emit(made, total.buffer, total.buffer)

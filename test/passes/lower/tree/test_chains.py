@@ -1,5 +1,7 @@
 """Layers that follow each other in the cores: what is read there is right, and takes fewer cycles than over SRAM."""
 
+import math
+
 import lowered_plans
 import plan_nets
 import pytest
@@ -13,6 +15,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.isa.program import Affine, Span
 from frustum.passes.lower.tree.cores import chains
 from frustum.passes.lower.tree.cores.chain_choice import CoreChain
+from frustum.passes.lower.tree.cores.chain_writer import ChainWriter
 from frustum.passes.lower.tree.cores.links import as_operand, matched
 from frustum.passes.lower.tree.fetch import FetchDim, Fetched
 from frustum.passes.lower.tree.kernels.kernel import Want
@@ -58,13 +61,27 @@ def masked_keys(net):
     return many_keys(net, 64, 250, mask=net.input(1, 1, 64, 250))
 
 
+def few_keys(net, keys=24, **numbers):
+    return many_keys(net, 200, keys, 2, **numbers)
+
+
+def hidden_rows(net):
+    """The first rows of queries see no key."""
+    return few_keys(net, causal_from=-9)
+
+
+def hidden_rows_of_many_keys(net):
+    return many_keys(net, causal_from=-100)
+
+
 def hidden_channels(net):
     """Sums of the second product over channels that the first one makes."""
     return plan_nets.product(net, net.unary("tanh", plan_nets.product(net, net.input(60, 24), 700)), 20)
 
 
 NETS = (
-    windows, many_keys, causal_keys, masked_keys, hidden_channels, gated, read_elsewhere, softmaxes,
+    windows, many_keys, causal_keys, masked_keys, hidden_rows_of_many_keys, hidden_channels, gated, read_elsewhere,
+    softmaxes,
     plan_nets.attention, plan_nets.residual, plan_nets.conv_stack, plan_nets.pools, plan_nets.unet,
 )  # fmt: skip
 
@@ -92,6 +109,21 @@ def test_chains_take_fewer_cycles(monkeypatch):
         executable = lowered_plans.executable_of(found.module, found.plan, lowered_plans.machine())
         cycles.append(Machine(executable).run(found.inputs, "timing").timeline.total_cycles)
     assert cycles[1] < 0.9 * cycles[0]
+
+
+@pytest.mark.parametrize("build", [few_keys, hidden_rows], ids=lambda build: build.__name__)
+def test_sums_of_weights_that_are_made_at_once_are_divided_once(build, monkeypatch):
+    """The reader divides; pieces follow each other."""
+    monkeypatch.setattr(chains, "PAYS", math.inf)
+    weighed, ask = list[bool](), ChainWriter.is_weighed
+
+    def noted(self, number):
+        weighed.append(ask(self, number))
+        return weighed[-1]
+
+    monkeypatch.setattr(ChainWriter, "is_weighed", noted)
+    moved, claimed = lowered_plans.check_lowered(in_one_compute(build), lowered_plans.machine())
+    assert moved <= claimed and any(weighed)
 
 
 # ------------------------------------------------------------ by hand
