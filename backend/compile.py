@@ -87,7 +87,7 @@ def built(
     stop: str | None = None,
     count_run: CountRun | None = None,
     machine: Attribute | None = None,
-    imported: ModuleOp | None = None,
+    tree: ModuleOp | None = None,
 ) -> Built:
     """The executable of a module.
 
@@ -97,14 +97,14 @@ def built(
     as trees), then their weights stay as they are.  These, and all of plans as trees, are taken if they move fewer
     bytes in at most `MOST_CYCLES`.
     Without `count_run` nobody can compare them, and weights stay as they are.
-    `machine`: the target that it is for, where the module is planned for a smaller one.  `imported`: the module as it
-    was before any pass, where plans as trees may be taken too.
+    `machine`: the target that it is for, where the module is planned for a smaller one.  `tree`: the module at stop
+    `typed` for plans as trees, where these may be taken too.
     Source: docs/techniques/output-split.md, "When".
     """
     work, known = _Encoder(run, machine), None
     if count_run is not None:
         trials = _Choosing(work, count_run)
-        chosen = trials.best(module, choices, stop, imported)
+        chosen = trials.best(module, choices, stop, tree)
         if chosen is not None:
             known = trials.known.get(chosen) if run.at_stop is None else None
             module, choices, stop = chosen.module, chosen.choices, chosen.stop
@@ -137,23 +137,23 @@ class _Choosing:
     known: dict[PlannedModule, _Tried | None] = field(default_factory=dict)
 
     def best(
-        self, module: ModuleOp, choices: Choices, stop: str | None, imported: ModuleOp | None
+        self, module: ModuleOp, choices: Choices, stop: str | None, tree: ModuleOp | None
     ) -> PlannedModule | None:  # fmt: skip
         """The candidate that is taken; who is shown the stops sees its.  None where there is no choice."""
         run = self.work.run
         if may_choose(module, choices, stop):
             found = candidates_of(module, replace(choices, plans=PLANS), run, stop)
-        elif imported is not None:
+        elif tree is not None:
             first = PlannedModule(module, choices, stop or stop_of(module))
-            found = [first, *candidates_beside(imported, choices, Run(None, run.seconds), self.cost(first))]
+            found = [first, *candidates_beside(tree, choices, Run(None, run.seconds), self.cost(first))]
             self.note_network(first, found[1:])
         else:
             return None
         costs = [*map(self.cost, found)] if len(found) > 1 else []
-        chosen = found[best_of(costs, is_bound=imported is not None)]
+        chosen = found[best_of(costs, is_bound=tree is not None)]
         if chosen.stop == PLANNED:
-            if imported is not None and run.at_stop is not None:
-                run.advance(imported.clone(), (TYPED,), chosen.choices)
+            if tree is not None:
+                run.arrived(TYPED, tree, chosen.choices)
             run.arrived(PLANNED, chosen.module, chosen.choices)
         return chosen
 

@@ -19,6 +19,7 @@ from frustum.backend.pipeline import TYPED, Choices, Run, passes_to, stop_of, st
 from frustum.dialects.choices import TREE
 from frustum.dialects.errors import Error
 from frustum.dialects.module import POLICY
+from frustum.passes.analysis.layer import is_work
 from frustum.passes.plan.text.apply import plans_of
 
 PLANNED = "fused"
@@ -33,6 +34,11 @@ MORE = 1.01
 """So many times the bytes of layers that are planned in another way plans as trees may move. 2026-11-29."""
 WORK = 20_000
 """The effort of a search for plans beside others: some two seconds. 2026-11-29."""
+
+
+WRITTEN_OUT = 8
+"""Times the layers that a tree has: planning them one by one takes minutes (an LSTM of 64 steps 28 s, 2 as a tree).
+2026-11-29."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +67,31 @@ def candidates_of(module: ModuleOp, choices: Choices, run: Run, stop: str | None
     return [PlannedModule(_only(module.clone(), number), choices, PLANNED) for number in several]
 
 
-def candidates_beside(imported: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[PlannedModule]:
-    """The same of layers that are planned in another way too, and whose run costs so much; None: they do not fit.
-    Plans that are judged to be worse are left out, and so is what keeps a network from having any."""
-    own, module = replace(choices, policy=TREE, plans=FEW, work=WORK), imported.clone()
-    if cost is not None:
-        own = replace(own, most=(int(MORE * cost.dram_bytes), cost.cycles))
+def typed_for_trees(imported: ModuleOp, choices: Choices, run: Run) -> ModuleOp | None:
+    """An imported module at stop `typed`, as plans as trees are made of; None where it has none."""
+    module = imported.clone()
     module.attributes[POLICY] = StringAttr(TREE)
     with suppress(Error, DiagnosticException):
-        run.advance(module, (TYPED,), own)
-        return candidates_of(module, own, run, TYPED)
+        run.advance(module, (TYPED,), replace(choices, policy=TREE))
+        return module
+    return None
+
+
+def is_written_out(module: ModuleOp, tree: ModuleOp) -> bool:
+    """Whether the passes before the other planner have made so many layers of a network that it is planned as a tree
+    alone: steps of a recurrence, phases of a transposed convolution."""
+    layers, own = (sum(is_work(op) for op in each.walk()) for each in (module, tree))
+    return layers > WRITTEN_OUT * own
+
+
+def candidates_beside(tree: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[PlannedModule]:
+    """The same of layers that are planned in another way too, and whose run costs so much; None: they do not fit.
+    Plans that are judged to be worse are left out, and so is what keeps a network from having any."""
+    own = replace(choices, policy=TREE, plans=FEW, work=WORK)
+    if cost is not None:
+        own = replace(own, most=(int(MORE * cost.dram_bytes), cost.cycles))
+    with suppress(Error, DiagnosticException):
+        return candidates_of(tree.clone(), own, run, TYPED)
     return []
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,9 +32,10 @@ from frustum.backend.balance import for_chips, within_the_whole
 from frustum.backend.cost import Cost, CountRun, total
 from frustum.backend.file.executable import Executable
 from frustum.backend.pipeline import STOPS, TYPED, Choices, Run, stop_of
+from frustum.backend.plan_choice import is_written_out, typed_for_trees
 from frustum.backend.refuse import Load, Refusal, Strategy
 from frustum.backend.trials import AtStop, Peaks, Trials, allocated_bytes, module_of
-from frustum.dialects.choices import When
+from frustum.dialects.choices import TREE, When
 from frustum.dialects.graph import networks_of
 from frustum.dialects.module import TARGET, WEIGHTS
 from frustum.dialects.target import Target, to_attribute
@@ -42,7 +44,9 @@ from frustum.passes.analysis.foreign import others_in
 from frustum.passes.analysis.least_work import least_work
 from frustum.passes.analysis.module import target_of
 from frustum.passes.analysis.series import Range, at_outputs, cuts_within, pieces_of
+from frustum.passes.errors import Unsupported
 from frustum.passes.graph.split_outputs import Layers, joined, split
+from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.model import LARGE, MANY, SMALL
 from frustum.passes.weights import store_of
 
@@ -153,9 +157,9 @@ class Splitter(Trials):
         splitting = self.splitting
         is_whole = splitting.when != "outputs" and splitting.chips == 1 and splitting.refusal is None
         if is_whole and self.choices.is_open:
-            self.imported: ModuleOp | None = self.module.clone()
-        self._advance()
-        self.layers: Layers = Layers(networks_of(self.module)[0], self.names, self.results)
+            self.tree: ModuleOp | None = typed_for_trees(self.module, self.choices, Run(None, self.seconds))
+        if not self._becomes_tree_alone():
+            self.layers: Layers = Layers(networks_of(self.module)[0], self.names, self.results)
         if self.splitting.when != "outputs":
             return [self.layers.whole]
         cuts = at_outputs(self.layers.series, self.layers.whole)
@@ -244,9 +248,33 @@ class Splitter(Trials):
         weights = sum(each.bytes for each in externals if each.class_ == "weight")
         return weights + sum(map(self.layers.least_bytes, ranges))
 
-    def _advance(self) -> None:
-        run = Run(self.at_stop(""), self.seconds)
-        run.advance(self.module, STOPS[1 : STOPS.index(TYPED) + 1], self.choices)
+    def _becomes_tree_alone(self) -> bool:
+        """Goes on to stop `typed`.  Whether what is there is planned as a tree and in no other way: where the passes
+        before the other planner refuse the network, or write it out, and a tree becomes a program."""
+        run, stops, tree = Run(self.at_stop(""), self.seconds), STOPS[1 : STOPS.index(TYPED) + 1], self.tree
+        refused: Unsupported | None = None
+        module = self.module.clone() if tree is not None else self.module
+        try:
+            run.advance(module, stops, self.choices)
+        except Unsupported as error:
+            if tree is None:
+                raise
+            refused = error
+        if tree is None or (refused is None and not is_written_out(module, tree)):
+            self.module = module
+            return False
+        choices, self.module, self.choices = self.choices, tree, replace(self.choices, policy=TREE)
+        self.layers = Layers(networks_of(tree)[0], self.names, self.results)
+        run.arrived(TYPED, tree, self.choices)
+        with suppress(NotLowered):
+            if self.error(self.layers.whole) is None:
+                return True
+        if refused is not None:
+            raise refused
+        self.module, self.choices = module, choices
+        run.arrived(TYPED, module, choices)
+        self.tried.clear()
+        return False
 
     def _all_fit(self, ranges: Sequence[Range]) -> list[Range]:
         """Compile in order; cut again what does not fit."""

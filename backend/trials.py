@@ -54,8 +54,8 @@ class Trials:
     counts: dict[Executable, Count] = field(default_factory=dict)
     stop: str = TYPED
     """Where the network is that is cut."""
-    imported: ModuleOp | None = None
-    """What it was before any pass, where plans as trees may be taken of it too."""
+    tree: ModuleOp | None = None
+    """The same at stop `typed` for plans as trees, where these may be taken of it too."""
     layers: Layers = field(init=False)
 
     def say(self, line: str) -> None:
@@ -80,8 +80,8 @@ class Trials:
     def _compiled(self, piece: Range, cap: Target | None = None) -> Executable:
         if piece == self.layers.whole:
             check_dram(self.layers.network, target_of(self.module))
-            imported = self.imported if cap is None else None
-            return self.fixed(self.module.clone(), self.stop, self.at_stop(""), cap, imported=imported)
+            tree = self.tree if cap is None else None
+            return self.fixed(self.module.clone(), self.stop, self.at_stop(""), cap, tree=tree)
         name = self._trial(piece)
         network = self.layers.extract(piece, name)
         check_dram(network, target_of(self.module))
@@ -113,12 +113,12 @@ class Trials:
 
     def fixed(
         self, module: ModuleOp, stop: str, at_stop: AtStop | None, cap: Target | None = None,
-        choices: Choices | None = None, imported: ModuleOp | None = None,
+        choices: Choices | None = None, tree: ModuleOp | None = None,
     ) -> Executable:  # fmt: skip
         own = module.attributes[TARGET]
         if cap is not None:
             module.attributes[TARGET] = to_attribute(cap)
-        done = built(module, choices or self.choices, Run(at_stop, self.seconds), stop, self.count_run, own, imported)
+        done = built(module, choices or self.choices, Run(at_stop, self.seconds), stop, self.count_run, own, tree)
         if done.count is not None:
             self.counts[done.executable] = done.count
         return done.executable

@@ -13,7 +13,7 @@ from frustum.backend import compile
 from frustum.backend.compile import built
 from frustum.backend.cost import Cost
 from frustum.backend.pipeline import STOPS, Choices, Run
-from frustum.backend.plan_choice import PLANS, best_of, candidates_of
+from frustum.backend.plan_choice import PLANS, best_of, candidates_of, typed_for_trees
 from frustum.dialects.module import TARGET
 from frustum.dialects.plan.dialect import tree_of
 from frustum.dialects.target import to_attribute
@@ -109,7 +109,8 @@ def default_run(imported, at_stop=None, **choices):
     own, typed = replace(FREE, **choices), imported.clone()
     run = Run(at_stop)
     run.advance(typed, ["typed"], own)
-    found = built(typed, own, run, "typed", count_run, imported=imported if own.is_open else None).executable
+    tree = typed_for_trees(imported, own, Run()) if own.is_open else None
+    found = built(typed, own, run, "typed", count_run, tree=tree).executable
     return Machine(found).run({}, "timing").timeline.times.total, found.manifest["options"]["policy"]
 
 
