@@ -6,11 +6,13 @@ Source: docs/ir-plan.md, "Which plan".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation
 from xdsl.rewriter import Rewriter
 from xdsl.utils.exceptions import DiagnosticException
 
@@ -18,8 +20,8 @@ from frustum.backend.cost import Cost
 from frustum.backend.pipeline import TYPED, Choices, Run, passes_to, stop_of, stops_after
 from frustum.dialects.choices import TREE
 from frustum.dialects.errors import Error
+from frustum.dialects.graph import AttentionOp, ProductOp, RecurrenceOp
 from frustum.dialects.module import POLICY
-from frustum.passes.analysis.layer import is_work
 from frustum.passes.plan.text.apply import plans_of
 
 PLANNED = "fused"
@@ -37,7 +39,7 @@ WORK = 20_000
 
 
 WRITTEN_OUT = 8
-"""Times the layers that a tree has: planning them one by one takes minutes (an LSTM of 64 steps 28 s, 2 as a tree).
+"""Times the products that a tree has: planning them one by one takes long (an LSTM of 64 steps 28 s, 2 as a tree).
 2026-11-29."""
 
 
@@ -77,11 +79,28 @@ def typed_for_trees(imported: ModuleOp, choices: Choices, run: Run) -> ModuleOp 
     return None
 
 
-def is_written_out(module: ModuleOp, tree: ModuleOp) -> bool:
-    """Whether the passes before the other planner have made so many layers of a network that it is planned as a tree
-    alone: steps of a recurrence, phases of a transposed convolution."""
-    layers, own = (sum(is_work(op) for op in each.walk()) for each in (module, tree))
-    return layers > WRITTEN_OUT * own
+def is_written_out(imported: ModuleOp, tree: ModuleOp) -> bool:
+    """Whether the other planner would see so many products, step by step and phase by phase, that a network is planned
+    as a tree alone."""
+    return products_in(imported, is_unrolled=True) > WRITTEN_OUT * products_in(tree, is_unrolled=False)
+
+
+def products_in(module: ModuleOp, *, is_unrolled: bool) -> int:
+    """Products of a module; with loops once, or step by step."""
+    found = 0
+    for op in module.walk():
+        if isinstance(op, ProductOp | AttentionOp):
+            loops = _loops_around(op) if is_unrolled else ()
+            found += math.prod(loop.steps for loop in loops) * (1 + isinstance(op, AttentionOp))
+    return found
+
+
+def _loops_around(op: Operation) -> Iterator[RecurrenceOp]:
+    parent = op.parent_op()
+    while parent is not None:
+        if isinstance(parent, RecurrenceOp):
+            yield parent
+        parent = parent.parent_op()
 
 
 def candidates_beside(tree: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[PlannedModule]:

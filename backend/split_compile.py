@@ -252,27 +252,31 @@ class Splitter(Trials):
         """Goes on to stop `typed`.  Whether what is there is planned as a tree and in no other way: where the passes
         before the other planner refuse the network, or write it out, and a tree becomes a program."""
         run, stops, tree = Run(self.at_stop(""), self.seconds), STOPS[1 : STOPS.index(TYPED) + 1], self.tree
-        refused: Unsupported | None = None
-        module = self.module.clone() if tree is not None else self.module
+        if tree is None:
+            run.advance(self.module, stops, self.choices)
+            return False
+        if is_written_out(self.module, tree) and self._becomes_program(tree):
+            return True
+        module = self.module.clone()
         try:
             run.advance(module, stops, self.choices)
-        except Unsupported as error:
-            if tree is None:
-                raise
-            refused = error
-        if tree is None or (refused is None and not is_written_out(module, tree)):
-            self.module = module
-            return False
-        choices, self.module, self.choices = self.choices, tree, replace(self.choices, policy=TREE)
+        except Unsupported:
+            if self._becomes_program(tree):
+                return True
+            raise
+        self.module = module
+        return False
+
+    def _becomes_program(self, tree: ModuleOp) -> bool:
+        """Whether a module at stop `typed` for plans as trees is a program with one; it is then what is compiled."""
+        before = self.module, self.choices
+        self.module, self.choices = tree, replace(self.choices, policy=TREE)
         self.layers = Layers(networks_of(tree)[0], self.names, self.results)
-        run.arrived(TYPED, tree, self.choices)
+        Run(self.at_stop(""), self.seconds).arrived(TYPED, tree, self.choices)
         with suppress(NotLowered):
             if self.error(self.layers.whole) is None:
                 return True
-        if refused is not None:
-            raise refused
-        self.module, self.choices = module, choices
-        run.arrived(TYPED, module, choices)
+        self.module, self.choices = before
         self.tried.clear()
         return False
 

@@ -97,12 +97,14 @@ def groups_of(network: g.NetworkOp) -> list[PositionGroup]:
             joined, values = PositionGroup(layers=[op]), positions_of(op)
         else:
             continue
-        known = [group_of[value] for value in values if value in group_of]
-        for other in {id(group): group for group in known}.values():
-            joined.layers += other.layers
-            joined.reshapes += other.reshapes
-        for each in (*joined.layers, *joined.reshapes):
-            group_of.update(dict.fromkeys(positions_of(each), joined))
+        group_of.update((value, joined) for value in values if value not in group_of)
+        own = {id(group): group for group in (joined, *map(group_of.__getitem__, values))}
+        largest, *others = sorted(own.values(), key=lambda group: -len(group.layers) - len(group.reshapes))
+        for other in others:  # the smaller ones move: each is moved a few times at most
+            largest.layers += other.layers
+            largest.reshapes += other.reshapes
+            for each in (*other.layers, *other.reshapes):
+                group_of.update(dict.fromkeys(positions_of(each), largest))
     return [group for group in {id(group): group for group in group_of.values()}.values() if group.layers]
 
 
