@@ -8,6 +8,7 @@
 | `policy` | module | string | `frustum-fuse-layers` | report, stages run again |
 | `alternatives` | module | string of JSON | `frustum-fuse-layers` | report |
 | `least_work` | module | string of JSON | `frustum-fuse-layers` | bound of the report |
+| `whole_network` | module | string of JSON | `backend/compile.py` | bound of the report: what another plan says of it |
 | `tiled` | module | unit | `frustum-tile-partition` | which stop a module is at |
 | `accuracy`, `compression` | module | string of JSON | calibration; weight passes | report |
 | `chain_inputs`, `chain_outputs` | module | strings | `frustum-graph-split-outputs` | the driver of pieces |

@@ -323,13 +323,19 @@ def _at_known(position: Affine, known: Mapping[Axis, int]) -> Affine:
 def _moved(
     axis: Axis, position: Affine, known: Sequence[tuple[Dim, Affine]]
 ) -> list[tuple[Axis, Affine | None]]:
-    """A tensor's axis at positions of others; leaf by leaf where no position of the whole says it."""
+    """A tensor's axis at positions of others; leaf by leaf where no position of the whole says it, or leaves are read
+    as they lie and the whole does not tell."""
     whole = position.substituted(known)
-    if whole is not None or axis.parts is None:
+    if axis.parts is None:
         return [(axis, whole)]
-    return [
+    leaf_by_leaf = [
         (leaf, None if own is None else own.substituted(known)) for leaf, own in digits((axis,), position)
     ]
+    if whole is None:
+        return leaf_by_leaf
+    tells = all(own is not None and own.is_linear for _, own in digits((axis,), whole))
+    are_plain = all(own is not None and own.is_linear for _, own in leaf_by_leaf)
+    return leaf_by_leaf if are_plain and not tells else [(axis, whole)]
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ are made by as few convolutions as that is worth."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
@@ -42,7 +42,8 @@ class FindPhases(ModulePass):
 
     name = "frustum-graph-find-phases"
     of_one: bool = False
-    """Only interleaved results, all of one size, of convolutions that become one: a tree has the rest as views."""
+    """Only interleaved results: of convolutions that become one, all of one size, or one for each block of phases with
+    the same window.  A tree has the rest as views."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         if not self.of_one:
@@ -53,6 +54,8 @@ class FindPhases(ModulePass):
             for each in woven:
                 if not self.of_one or becomes_one(each, store, width):
                     weave(each, store, width)
+                else:
+                    weave_blocks(each, store)
 
     def find_all(self, op: ModuleOp) -> None:
         """Writes phases that operations on shapes deal as layers."""
@@ -179,9 +182,59 @@ def weave(op: g.InterleaveOp, store: WeightStore, width: int) -> None:
         assert isinstance(each, g.ConvOp)
         weights = [value.owner for value in each.operands[1:]]
         Rewriter.erase_op(each)
-        for weight in weights:
-            if isinstance(weight, g.WeightOp) and not weight.result.uses and weight.parent is not None:
-                Rewriter.erase_op(weight)
+        erase_unread(weights)
+
+
+def erase_unread(weights: Iterable[Operation | Block]) -> None:
+    """Constants that nobody reads any more."""
+    for weight in weights:
+        if isinstance(weight, g.WeightOp) and not weight.result.uses and weight.parent is not None:
+            Rewriter.erase_op(weight)
+
+
+def weave_blocks(op: g.InterleaveOp, store: WeightStore) -> None:
+    """Replace interleaved parts by those of one convolution for each block of phases, some rows and columns of them,
+    that read the same window; where each phase has its own they stay."""
+    convs = [part.owner for part in op.parts if isinstance(part.owner, g.ConvOp)]
+    are_free = all(conv.residual is None and conv.result.has_one_use() for conv in convs)
+    if len(convs) < len(op.parts) or not are_free or not all(is_alike(c, convs[0], store) for c in convs):
+        return
+    down, across = op.factor
+    windows = [[window(convs[r * across + c]) for c in range(across)] for r in range(down)]
+    rows, columns = (neighbours(lines) for lines in (windows, [*zip(*windows, strict=True)]))
+    if len(rows) * len(columns) == len(convs) or convs[0].groups > 1:
+        return
+    (n, own, *size), ops = g.shape_of(convs[0].result), list[Operation]()
+
+    def added(made: Operation) -> SSAValue:
+        made.location = op.location
+        ops.append(made)
+        return made.results[0]
+
+    bands = list[SSAValue]()
+    for r in rows:
+        blocks = list[SSAValue]()
+        for c in columns:
+            ops += one_conv([convs[i * across + j] for i in r for j in c], size, store, near=True)
+            phases = added(g.ReshapeOp(ops[-1].results[0], (n, own, len(r), len(c), *size)))
+            blocks.append(added(g.TransposeOp(phases, (0, 1, 4, 2, 5, 3))))
+        bands.append(blocks[0] if len(blocks) == 1 else added(g.ConcatOp(blocks, 5)))
+    whole = bands[0] if len(bands) == 1 else added(g.ConcatOp(bands, 3))
+    shape, full = g.shape_of(op.result), (n, own, size[0] * down, size[1] * across)
+    made = added(g.ReshapeOp(whole, full))
+    made = made if shape == full else added(g.SliceOp(made, (0,) * 4, shape))
+    Rewriter.insert_op(ops, InsertPoint.before(op))
+    Rewriter.replace_op(op, [], [made])
+    for each in convs:
+        weights = [value.owner for value in each.operands[1:]]
+        Rewriter.erase_op(each)
+        erase_unread(weights)
+
+
+def neighbours(lines: Sequence[Sequence[object]]) -> list[range]:
+    """Neighbouring lines that are alike."""
+    starts = [k for k, line in enumerate(lines) if k == 0 or [*line] != [*lines[k - 1]]]
+    return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(lines)], strict=True)]
 
 
 def runs_of(convs: Sequence[g.ConvOp], store: WeightStore, width: int) -> list[list[g.ConvOp]]:

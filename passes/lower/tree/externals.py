@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -61,7 +61,7 @@ class DramTensors:
 
     def __init__(
         self, network: g.NetworkOp, views: Mapping[SSAValue, View], elements: Mapping[Tensor, Element], block: Block,
-        made: Mapping[Tensor, Layer], orders: Mapping[Tensor, Order],
+        made: Mapping[Tensor, Layer], orders: Mapping[Tensor, Order], read: Collection[Tensor],
     ) -> None:  # fmt: skip
         self.network: g.NetworkOp = network
         self.views: Mapping[SSAValue, View] = views
@@ -72,7 +72,8 @@ class DramTensors:
         self.frames: list[Frame] = []
         self.parts: dict[Tensor, list[OutputPart]] = {}
         self.made: Mapping[Tensor, Layer] = made
-        self.orders: Mapping[Tensor, Order] = orders
+        self.orders: dict[Tensor, Order] = dict(orders)
+        self.read: Collection[Tensor] = read
         self.loads: Counter[Tensor] = Counter()
         """How often a plan loads a tensor, loops aside."""
         self.passed: set[Tensor] = set()
@@ -101,6 +102,9 @@ class DramTensors:
             self.parts.setdefault(part.tensor, []).append(part)
             if part.window is not None and not part.window.has and part.tensor in self.made:
                 self.places.setdefault(part.tensor, part.window)
+                if part.tensor not in self.read:  # it lies in buffers as it leaves
+                    steps = part.window.strides
+                    self.orders.setdefault(part.tensor, (*sorted(part.tensor.axes, key=lambda a: -abs(steps[a])),))
 
     def frame_of(self, tensor: Tensor) -> Frame | None:
         """The first output that has it beside parts of other layers."""

@@ -113,8 +113,9 @@ def _written(
 ) -> PlanWalk:
     """The walk that has written a plan of a network with its copies of layers."""
     code = Code(target)
-    orders = orders_of(piece for layer in own.layers for operand in layer.operands for piece in operand.pieces)
-    dram = DramTensors(op, views, elements_of(own, views), code.block, own.maker, orders)
+    pieces = [piece for layer in own.layers for operand in layer.operands for piece in operand.pieces]
+    read = {piece.tensor for piece in pieces}
+    dram = DramTensors(op, views, elements_of(own, views), code.block, own.maker, orders_of(pieces), read)
     dram.declare()
     walk = PlanWalk(own, plan, code, dram, counted, numbers, sram)
     dram.loads.update(walk.find_reads(plan, {}))

@@ -115,3 +115,18 @@ def test_parts_that_are_read_elsewhere_stay():
 def test_phases_must_be_those_of_the_map(apart, shape, why):
     with pytest.raises(VerifyException, match=why):
         graph.DepthToSpaceOp(Net().input(1, 12, 2, 2), (2, 2), apart, shape).verify()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pad", "blocks"),
+    [
+        (8, 4, 2, [(2, 2)] * 4),  # two kinds of windows along rows and columns
+        (6, 4, 0, [(1, 1), (1, 2), (2, 1), (2, 2)]),  # the last phases are smaller
+        (9, 4, 0, [(2, 2), (2, 3), (3, 2), (3, 3)]),
+        (3, 2, 1, [(1, 1), (1, 2), (2, 1), (2, 2)]),  # each phase has its own
+    ],
+)
+def test_phases_of_the_same_window_are_one_block(kernel, stride, pad, blocks):
+    found = found_in(*transposed(kernel, stride, pad, 4, 32), of_one=True)
+    windows = [op.kernel for op in found.walk() if isinstance(op, graph.ConvOp)]
+    assert len(windows) == 4 and {*windows} <= {*blocks}
