@@ -62,6 +62,10 @@ class Sums:
     counts: tuple[int, ...] = ()
     start: int | None = None
 
+    def around(self, inner: Sums) -> Sums:
+        """Those over all passes of these loops, too."""
+        return Sums((*self.levels, *inner.levels), (*self.counts, *inner.counts), self.start)
+
     def outside(self, depth: int) -> Sums:
         """Those over loops of which the first so many are open."""
         number = sum(level < depth for level in self.levels)
@@ -141,7 +145,8 @@ class PartWriter:
 
     `stays`: the result stays in the cores over all passes of the innermost loop around, behind which `leave` belongs;
     `lateness`: stages behind the part at which the result has left; `scratch`: further buffers; `begun`: a number that
-    is 1 or more where passes of a loop in the cores have reduced something.
+    is 1 or more where passes of a loop in the cores have reduced something; `inner_sums`: passes of its own loops over
+    sums, where there are several.
     """
 
     scratch: tuple[Fetched, ...]
@@ -165,10 +170,13 @@ class PartWriter:
         self.is_continued: bool = False
         self.before: Fetched | None = None
         self.begun = None
+        self.own_sums: Sums = Sums()
         own = part.slices is not None and self.out_depth == 0
         goes_on = bool(part.sums.levels)
         self.stays: bool = own and self.layer.macs > 0 and goes_on and part.sums.levels[-1] == part.slices
         self.lateness: int = int(own and not goes_on)
+        inner = [loop.count for loop in self.loops[self.out_depth :]]
+        self.inner_sums: tuple[int, ...] = tuple(inner) if len(inner) > 1 else ()
         if any(loop.axis in self.summed for loop in self.loops[: self.out_depth]):
             raise NotLowered(f"{self.layer.name}: a loop over sums around one over results")
 
@@ -231,9 +239,7 @@ class PartWriter:
         loop = self.loops[depth]
         before = self.now[loop.axis]
         with self.code.repeat(loop.count) as index:
-            if loop.axis in self.summed:
-                if self.level is not None:
-                    raise NotLowered(f"{self.layer.name}: sums in two loops over pieces")
+            if loop.axis in self.summed and not self.own_sums.levels:
                 self.level = self.code.depth - 1
             self.now[loop.axis] = Span(before.start + index * loop.step, before.extent, before.bound, before.limit)
             self.body(depth + 1)
@@ -290,9 +296,15 @@ class PartWriter:
             self.move_running("in")
         self.acc: Fetched | None = None
         is_summed = is_summed or any(loop.axis in self.summed for loop in self.loops)
+        depth = self.code.depth
+        self.own_sums = Sums(tuple(range(depth, depth + len(self.inner_sums))), self.inner_sums)
         if is_summed and not self.part.sums.levels:
             wide: Element = ACCUMULATORS.get(self.element_of(0), "f32") if self.layer.macs else "f32"
-            self.acc = self.out if wide == element and not self.layer.macs else self.buffer(wide, 1)
+            is_same = wide == element and (not self.layer.macs or bool(self.inner_sums))
+            self.acc = self.out if is_same else self.buffer(wide, 1)
+            if self.inner_sums:
+                self.is_continued = True
+                write_value(self.code, "mvdma", self.part.targets[0].buffer, self.acc, 0.0)
         if self.part.sums.levels and self.layer.macs:
             self.go_on(copies, is_summed)
         elif self.part.sums.levels and self.part.running is None:
@@ -413,7 +425,7 @@ class PartWriter:
         transfer(self.code, "mvdma", box, *ends, conditions)
 
     def work(self) -> Work:
-        sums = self.part.sums
+        sums = self.part.sums.around(self.own_sums)
         left = passes_left(sums.levels, sums.counts) if self.is_continued else None
         still = tuple(
             (level, passes_left((level,), (count,))) for level, count in zip(sums.levels, sums.counts, strict=True)

@@ -60,6 +60,8 @@ class PieceChoice(PieceCosts):
     known: Known
     steps: Mapping[Axis, int]
     """Of axes the multiples that pieces are of."""
+    cut_sums: int
+    """Along so many axes sums may be cut: along two, where pieces that are cut along one do not fit."""
 
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
@@ -67,7 +69,7 @@ class PieceChoice(PieceCosts):
         start: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(code, kernel, spans, elements, slices, made, start)
-        self.known, self.steps = known, steps
+        self.known, self.steps, self.cut_sums = known, steps, 1
 
     def best(self) -> Candidate | None:
         """The candidate with the fewest cycles; None where no piece fits."""
@@ -77,7 +79,8 @@ class PieceChoice(PieceCosts):
         if key not in self.known:
             if len(self.known) >= MOST_KNOWN:
                 self.known.clear()
-            found = min(self.candidates(), key=lambda each: each.cycles, default=None)
+            ways = (way for self.cut_sums in (1, 2) for way in [[*self.candidates()]] if way)
+            found = min(next(ways, []), key=lambda each: each.cycles, default=None)
             self.known[key] = None if found is None else self.numbered(found)
         known = self.known[key]
         if known is None:
@@ -202,11 +205,11 @@ class PieceChoice(PieceCosts):
 
     def is_writable(self, extents: Extents, dealt: Axis | None) -> Any:
         """Whether instructions can say it: of axes in one dimension the outermost alone may be clipped; sums are cut
-        along one axis."""
+        along `cut_sums` axes at most."""
         size = len(next(iter(extents.values())))
         found = np.ones(size, bool)
         cut = sum((extents[axis] < self.extents[axis]).astype(int) for axis in self.summed) if self.summed else 0
-        found &= np.asarray(cut) <= int(self.kernel.adds)
+        found &= np.asarray(cut) <= (self.cut_sums if self.layer.macs else 1) * int(self.kernel.adds)
         clipped = {axis: self.is_clipped(axis, extents, dealt) for axis in self.axes}
         for axis in self.axes:
             if self.spans[axis].limit is not None and not self.inside[axis]:

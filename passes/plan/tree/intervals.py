@@ -324,21 +324,29 @@ def cuts_apart(reads: Reads) -> frozenset[int]:
     return frozenset(range(1, len(layers) + 1)) - joined
 
 
+def is_inner_sum(layer: Layer, axis: Axis) -> bool:
+    """Whether a product sums over the axis inside of others."""
+    own = [each for each in layer.combine if not each.is_tap and each not in layer.result.axes]
+    return layer.macs > 0 and axis in own[1:]
+
+
 def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:
     """Candidate steps along a class's reference axis, from the largest: along axes of weights, and of sums of products,
-    multiples of channels or lines of a matrix unit."""
+    multiples of channels or lines of a matrix unit; inside of other sums of a product those that leave no rest: an
+    instruction counts through all of them as one dimension."""
     if group is interval.steps:
         return [1]
     extent = extents[interval.reference(group)]
     of_weights = any(axis in group for t in interval.touched if t.kind is Kind.WEIGHT for axis in t.axes)
     is_summed = any(axis in group for layer in interval.layers if layer.macs for axis in layer.combine)
     grain = SLICE if (of_weights or is_summed) and extent > SLICE else 1
-    grain = math.lcm(grain, finer(interval, group, extents))
+    is_inner = any(is_inner_sum(layer, axis) for layer in interval.layers for axis in layer.combine if axis in group)
+    grain = math.lcm(1 if is_inner else grain, finer(interval, group, extents))
     found: dict[int, None] = {}
     for count in (*COUNTS, extent):
         if count <= extent:
             found[min(extent, -(-extent // (count * grain)) * grain)] = None
-    steps = [step for step in found if step < extent]
+    steps = [step for step in found if step < extent and not (is_inner and extent % step)]
     if len(steps) > most:  # a few passes decide most; of the many, some
         few = steps[: most // 2]
         rest = steps[most // 2 :]
