@@ -36,14 +36,18 @@ def alternatives(network: AxisNetwork, least_bytes: float) -> Iterator[Again]:
 
 
 def _waiting(network: AxisNetwork, least_bytes: float) -> Iterator[tuple[Tensor, Layer]]:
-    """Tensors, and the first reader of each that waits for a sum or a maximum of it that multiplies nothing."""
+    """Tensors, and the first reader of each that waits for a sum or a maximum of it, or of what is made of it, that
+    multiplies nothing."""
     behind: dict[Tensor, set[Tensor]] = {tensor: set() for tensor in network.tensors}
     """Of each tensor those of whose sums it knows."""
+    made_of: dict[Tensor, set[Tensor]] = {tensor: {tensor} for tensor in network.tensors}
+    """Of each tensor those of which it is made without products, and itself."""
     for layer in network.layers:
         for operand in operands_of(layer):
             behind[layer.result] |= behind[operand]
-            if not layer.macs and set(layer.combine) & set(operand.axes):
-                behind[layer.result].add(operand)
+            if not layer.macs:
+                own = behind if set(layer.combine) & set(operand.axes) else made_of
+                own[layer.result] |= made_of[operand]
     for tensor in network.maker:
         waiting = [
             reader for reader in network.readers.get(tensor, [])
