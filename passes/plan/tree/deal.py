@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import math
+
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class, classes_apart, why_not
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.recurrence import AxisRecurrence, is_at_own_position, recurrences_of
+from frustum.dialects.target import Target
+from frustum.passes.plan.tree.spans import Dealt
 
 
 def classes_to_deal(network: AxisNetwork, clusters: int) -> list[Class]:
@@ -31,3 +35,17 @@ def _cuts(group: Class, recurrence: AxisRecurrence) -> bool:
         return True
     reads = ((layer, tensor) for layer in recurrence.layers for tensor in recurrence.carried)
     return not all(is_at_own_position(layer, tensor, group) for layer, tensor in reads)
+
+
+def in_short_runs(network: AxisNetwork, dealt: Dealt, target: Target) -> float:
+    """How much longer than their bytes inputs, weights and outputs take at the port of DRAM, where each cluster has its
+    share: runs that are shorter than the port's shortest take as long as that."""
+    least, moved, taken = 8 * target.chip.dram.minimum_run_bytes, 0.0, 0.0
+    for tensor in network.tensors:
+        if tensor.is_output or tensor not in network.maker:
+            places = [k for k, axis in enumerate(tensor.axes) if axis in dealt.axes]
+            inner = tensor.axes[places[-1] :] if places else ()
+            run = math.prod(dealt.share(axis) for axis in inner) * tensor.element_bits
+            moved += tensor.size_bytes
+            taken += tensor.size_bytes * (max(1.0, least / run) if places else 1.0)
+    return taken / moved if moved else 1.0

@@ -25,7 +25,7 @@ from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import NEAR, good_nests
 from frustum.passes.plan.tree.costs import KnownCosts, NestCosts
-from frustum.passes.plan.tree.deal import classes_to_deal
+from frustum.passes.plan.tree.deal import classes_to_deal, in_short_runs
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, cuts_apart, steps_of
 from frustum.passes.plan.tree.orders import other_orders
@@ -421,7 +421,8 @@ def _dealt(
     narrow = NARROW if wishes.cuts is None else replace(SearchLimits(), **LADDER[-1])
 
     def moved(dealt: Dealt) -> float:
-        return _narrowly(PlanSearch(network, capacity, narrow, wanted, known, dealt, wishes))
+        own = _narrowly(PlanSearch(network, capacity, narrow, wanted, known, dealt, wishes))
+        return own if wishes.target is None else own * in_short_runs(network, dealt, wishes.target)
 
     is_one = clusters == Dealt().clusters
     ways = [] if is_one else [Dealt(group, clusters) for group in classes_to_deal(network, clusters)]

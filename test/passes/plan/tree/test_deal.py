@@ -1,5 +1,7 @@
 """Plans over clusters: what the search says is what the count finds, and values are right."""
 
+from dataclasses import replace
+
 import plan_nets
 import pytest
 import random_plans
@@ -8,12 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plan_values import check_values
 
+from frustum.backend import targets
 from frustum.dialects.plan.tree import Halo, Loop, Over, nodes_in
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree.deal import classes_to_deal
+from frustum.passes.plan.tree.deal import classes_to_deal, in_short_runs
 from frustum.passes.plan.tree.search import searched
+from frustum.passes.plan.tree.spans import Dealt
 from frustum.passes.plan.tree.trace import fitting_plan
 from frustum.passes.plan.tree.units import LEVELS
+from frustum.passes.plan.tree.wishes import Wishes
 
 MLP = (64, 48), (48, 192), (192, 48)
 
@@ -49,6 +54,18 @@ def test_a_class_that_is_summed_or_too_short_is_not_dealt():
     net = network(mlp, (3, 48), (48, 192), (192, 48))
     extents = {axis.extent for group in classes_to_deal(net, 4) for axis in group}
     assert extents == {48}, "columns of the last result: rows are 3, all others are summed"
+
+
+@pytest.mark.parametrize(("size", "axis"), [((64, 32), "y"), ((64, 512), "y"), ((2, 512), "x")])
+def test_clusters_share_what_comes_in_long_runs(size, axis):
+    """Rows or columns of a map: of 32 columns each cluster would load eight at a time."""
+    net = network(windows, (1, 4, *size), (8, 4, 1, 1), (4, 8, 1, 1))
+    groups = {name: group for group in classes_to_deal(net, 4) for name in {own.name[-1] for own in group}}
+    target = replace(targets.load("default"), chip=replace(targets.load("default").chip, clusters=4))
+    short = {name: in_short_runs(net, Dealt(group, 4), target) for name, group in groups.items() if name in "xy"}
+    assert axis in short and short[axis] == min(short.values()) and (len(short) < 2 or short["x"] >= 1.0)
+    plan, _ = fitting_plan(net, 1 << 20, 4, Wishes("time", target))
+    assert {loop.axis[-1] for loop in over_clusters(plan)} == {axis}
 
 
 def dealt(drawn, capacity, clusters):
