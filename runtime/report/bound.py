@@ -3,8 +3,8 @@
 From what the network asks at least (`passes/analysis/least_work.py`) and the machine's numbers alone.  The bound is the
 greatest of
 
-- `DRAM port`: the compulsory bytes, weights in the smallest form they may be stored in, in whole chunks, and the
-  latency of the first load and of the last store;
+- `DRAM port`: the compulsory bytes, weights in the smallest form they may be stored in, and the latency of the
+  first load and of the last store;
 - `matrix passes`: the fewest passes or line-buffer writes of all products, dealt evenly to all cores; depthwise layers
   are shared with the vector units so that both end together;
 - `vector unit`: pooling, normalisation, softmax, reductions and the highest scores of attention, dealt evenly;
@@ -101,8 +101,7 @@ def bound(
 ) -> Bound:
     """The bound of a network.  `weight_bytes`: of each weight, as it crosses the port; `roofline` is one, too."""
     cores, dram = target.total_cores, target.chip.dram
-    per_chunk = ceil_div(target.transfers.chunk_bytes, dram.port_bytes_per_cycle)
-    rate = target.chips * target.transfers.chunk_bytes / per_chunk
+    rate = target.chips * dram.port_bytes_per_cycle
     whole, products = Work(), Work()
     for layer in layers:
         whole.add(layer)

@@ -109,8 +109,7 @@ def bound(model, target, element_bytes):
     """All terms by name."""
     net = Net(model, element_bytes)
     dram = target.chip.dram
-    per_chunk = -(-target.transfers.chunk_bytes // dram.port_bytes_per_cycle)
-    rate = target.chips * target.transfers.chunk_bytes / per_chunk
+    rate = target.chips * dram.port_bytes_per_cycle
     core = target.chip.cluster.core
     cores = target.chips * target.chip.clusters * target.chip.cluster.cores
     memory = target.chips * target.chip.clusters * (
