@@ -30,7 +30,7 @@ from frustum.dialects.plan.layer_cycles import (
 )
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Floats, Ints
-from frustum.passes.plan.tree.wishes import WishError, Wishes
+from frustum.passes.plan.tree.wishes import IDLE, WishError, Wishes
 
 APART = 0.5
 """Of the time in which engines could work at once, such a part they wait for each other at least: not all layers of a
@@ -97,6 +97,12 @@ class NestCosts:
     def least_run_bytes(self) -> int:
         """Shorter runs take as long at the DRAM port; they take no more energy."""
         return 0 if self.is_energy else self.target.chip.dram.minimum_run_bytes
+
+    @property
+    def first(self) -> float:
+        """What a byte costs for which the first pass waits, or that leaves behind the last one: little, since it may
+        come while other units compute."""
+        return 0.0 if self.is_energy else IDLE[1]
 
     @cached_property
     def cluster(self) -> ClusterCycles:

@@ -325,15 +325,15 @@ def cuts_apart(reads: Reads) -> frozenset[int]:
 
 
 def is_inner_sum(layer: Layer, axis: Axis) -> bool:
-    """Whether a product sums over the axis inside of others."""
+    """Whether a product sums over the axis inside of two others: of one alone a piece may have one position."""
     own = [each for each in layer.combine if not each.is_tap and each not in layer.result.axes]
-    return layer.macs > 0 and axis in own[1:]
+    return layer.macs > 0 and axis in own[2:]
 
 
 def steps_of(interval: LayerInterval, group: Class, extents: Extents, most: int) -> list[int]:
     """Candidate steps along a class's reference axis, from the largest: along axes of weights, and of sums of products,
-    multiples of channels or lines of a matrix unit; inside of other sums of a product those that leave no rest: an
-    instruction counts through all of them as one dimension."""
+    multiples of channels or lines of a matrix unit; inside of two other sums of a product those that leave no rest:
+    an instruction counts through all of them as one dimension."""
     if group is interval.steps:
         return [1]
     extent = extents[interval.reference(group)]

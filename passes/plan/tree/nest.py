@@ -305,6 +305,7 @@ class LoopNest:
         return NestPrices(
             interior.outside, interior.costs is not None and interior.costs.is_energy,
             0.0 if interior.costs is None else interior.costs.idle, interior.sizes * interior.copies,
+            np.zeros_like(interior.copies) if interior.costs is None else interior.costs.first * interior.copies,
             np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0), steps, save, border, tile, self.slices,
             interior.alive, interior.replaced, self._repeated(), self._busy(),
         )  # fmt: skip

@@ -29,13 +29,15 @@ class NestPrices:
     `alive`, [layers, tensors]: 1 where a tile lives while a layer runs, or its slices pass; `replaced`: pairs of a
     layer's place and of the result and operand that share storage there.  `repeated`: infinite where too much is
     computed again.  `busy`: bytes that the DRAM port could move while cores work; with `adds_up` they come on top, else
-    those that it does not move count, each as such a part of a byte as `idle` says.
+    those that it does not move count, each as such a part of a byte as `idle` says.  So do those for which the first
+    pass waits, and behind the last one: `first`, [tensors], of each byte in SRAM.
     """
 
     outside: NDArray[np.bool_]
     adds_up: bool
     idle: float
     whole: Floats
+    first: Floats
     size: Floats
     moved: Floats
     sizes: Floats
@@ -80,24 +82,31 @@ class NestPrices:
         left = room[:, None] - base[None, :]
         found = np.repeat(moved[None, :], len(room), axis=0)
         free = np.flatnonzero(moves)
+        late = np.where(moves > 0, self.first, 0.0)
+        waits = np.repeat((late @ self.size)[None, :], len(room), axis=0) if late.any() else None
         size = self.sizes[:, free].reshape(-1, len(base))
         save = (self.saved[:, free] * moves[free, None]).reshape(-1, len(base))
+        wait = np.broadcast_to(late[free], (len(self.sizes), len(free))).reshape(-1)
         useful = save.any(axis=1)
-        size, save = size[useful], save[useful]
+        size, save, wait = size[useful], save[useful], wait[useful]
         if len(size):
-            density = save / size
-            order = np.argsort(-density, axis=0, kind="stable")
+            density, later = save / size, np.repeat(wait[:, None], len(base), axis=1)
+            order = np.argsort(-(density - later), axis=0, kind="stable")
             column = np.arange(len(base))[None, :]
-            size, density = size[order, column], density[order, column]
+            size, density, later = size[order, column], density[order, column], later[order, column]
+            size = np.where(density > later, size, 0.0)
             before = np.cumsum(size, axis=0) - size
             for k in range(len(size)):
                 filled = left - before[k]
                 np.maximum(filled, 0.0, out=filled)
                 np.minimum(filled, size[k], out=filled)
-                filled *= density[k]
-                found -= filled
+                found -= filled * density[k]
+                if waits is not None:
+                    waits += filled * later[k]
         if not self.adds_up and self.busy.any():
             found += np.maximum(self.busy - found, 0.0) * self.idle
+        if waits is not None:
+            found += waits
         found[left < 0] = np.inf
         return found
 
