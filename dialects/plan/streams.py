@@ -109,14 +109,17 @@ class StreamedLayer:
         """The best of these steps; `own`: the axis of each tensor that it moves."""
         dram = self.target.chip.dram
         counts = ceil_div(self.positions(axis), steps)
-        total, first = np.zeros(len(steps)), np.zeros(len(steps))
+        total, first, longest = (np.zeros(len(steps)) for _ in range(3))
         for stream, along in zip(self.streams, own, strict=True):
             run = stream.run(along, steps)
             cycles = stream.size / run * np.maximum(run, dram.minimum_run_bytes) / dram.port_bytes_per_cycle
             total = total + cycles
             first = first + (cycles if along is None else cycles / counts)
+            longest = longest if along is None else np.maximum(longest, cycles)
         cores = self.cores(axis, steps)
-        steady = np.maximum(total, cores)
+        # of the copies of a slice one crosses the port and waits for its latency, and cores work on it
+        around = np.where(counts > 1, counts * dram.latency_cycles + longest + cores, 0.0) / SLICE_COPIES
+        steady = np.maximum(np.maximum(total, cores), around)
         k = int(np.argmin(steady + first))
         return StreamCycles(float(steady[k]), float(first[k]), float(total[k]))
 

@@ -104,6 +104,12 @@ class NestCosts:
         come while other units compute."""
         return 0.0 if self.is_energy else IDLE[1]
 
+    @property
+    def between(self) -> float:
+        """What a pass costs beside what it moves: as little of a latency of DRAM."""
+        dram = self.target.chip.dram
+        return self.first * dram.latency_cycles * dram.port_bytes_per_cycle
+
     @cached_property
     def cluster(self) -> ClusterCycles:
         return ClusterCycles(self.target.cluster)

@@ -307,7 +307,7 @@ class LoopNest:
             0.0 if interior.costs is None else interior.costs.idle, interior.sizes * interior.copies,
             np.zeros_like(interior.copies) if interior.costs is None else interior.costs.first * interior.copies,
             np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0), steps, save, border, tile, self.slices,
-            interior.alive, interior.replaced, self._repeated(), self._busy(),
+            interior.alive, interior.replaced, self._repeated() + self._between(), self._busy(),
         )  # fmt: skip
 
     def _busy(self) -> Floats:
@@ -342,6 +342,15 @@ class LoopNest:
         is_ahead = (((own.beside > 0) & within).any(axis=0) for own in self.along)
         factors = (1 + ahead / own.counts for ahead, own in zip(is_ahead, self.along, strict=True))
         return math.prod(factors, start=np.ones(self.shape[1]))
+
+    def _between(self) -> Floats:
+        """What loads of a pass wait for, where they do not come ahead."""
+        costs = self.interior.costs
+        if costs is None or not costs.between:
+            return np.zeros(self.shape[1])
+        runs = (self.loops.parts.at(numbers).runs for numbers in self.nests)
+        found: Floats = costs.between * math.prod(runs, start=np.ones(self.shape[1])).max(axis=0)
+        return found
 
     def _repeated(self) -> Floats:
         """Infinite where too much is computed again."""

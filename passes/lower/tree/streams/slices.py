@@ -24,6 +24,7 @@ from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import Affine, Span
+from frustum.dialects.plan.occupancy import SLICE_COPIES
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
@@ -280,11 +281,13 @@ class _SlicesAlong:
         count, target = self.count(step), self.choice.code.target
         dram, sram = target.chip.dram, target.cluster.sram
         total = first = float(dram.latency_cycles)
+        longest = 0.0
         for tensor in self.tensors:
             cycles = self.port_bytes(tensor, step) / dram.port_bytes_per_cycle
             times = count if tensor in self.moving else 1
             total += cycles * times
             first += cycles
+            longest = max(longest, cycles if tensor in self.moving else 0.0)
         cores, made = 0.0, self.made(step)
         for member in self.members:
             alone = self.cut.get(member.layer) if count > 1 and len(self.members) == 1 else None
@@ -293,7 +296,9 @@ class _SlicesAlong:
         dealt = (frame.tensor for frame in self.frames)
         elements = sum(_size(self.part(tensor, step)) * (count if tensor in self.moving else 1) for tensor in dealt)
         scattered = elements * sram.minimum_run_bytes / sram.port_bytes_per_cycle
-        cycles = max(total, cores, scattered) + first
+        # of the copies of a slice one crosses the port and waits for its latency, and cores work on it
+        around = (count * (dram.latency_cycles + longest) + cores) / SLICE_COPIES if count > 1 else 0.0
+        cycles = max(total, cores, scattered, around) + first
         return Slices(self.cut, step, count, self.moving, self.frames, cycles, self.sizes(step))
 
     def port_bytes(self, tensor: Tensor, step: int) -> int:
