@@ -115,8 +115,9 @@ def candidates_beside(tree: ModuleOp, choices: Choices, run: Run, cost: Cost | N
 
 
 def best_of(costs: Sequence[Cost | None], *, is_bound: bool = False) -> int:
-    """The candidate whose run takes the fewest cycles; of those that take nearly as long the one that moves the fewest
-    bytes.  None: there is no program; where that is so of all, it is the first one, and whoever goes on is told.
+    """The candidate whose run takes the fewest cycles; of those that take nearly as long the one with the least cycles
+    times bytes: it may take longer by no greater part than it moves fewer bytes.  None: there is no program; where that
+    is so of all, it is the first one, and whoever goes on is told.
     `is_bound`: the first is planned in another way, and others move hardly more bytes.
     """
     known = {number: cost for number, cost in enumerate(costs) if cost is not None}
@@ -125,7 +126,7 @@ def best_of(costs: Sequence[Cost | None], *, is_bound: bool = False) -> int:
         known = {number: cost for number, cost in known.items() if cost.dram_bytes <= most_bytes}
     most = NEAR * min((cost.cycles for cost in known.values()), default=0)
     near = (number for number, cost in known.items() if cost.cycles <= most)
-    return min(near, key=lambda number: (known[number].dram_bytes, known[number].cycles), default=0)
+    return min(near, key=lambda number: known[number].dram_bytes * known[number].cycles, default=0)
 
 
 def _only(module: ModuleOp, number: int) -> ModuleOp:

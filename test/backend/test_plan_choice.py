@@ -72,6 +72,7 @@ def test_there_are_several_plans_and_the_pass_leaves_as_many_as_are_wanted(modul
         ([(300, 9), (200, 9)], 1),
         ([(200, 9), (300, 1)], 0),
         ([(200, 9), (203, 8)], 1),  # nearly as long
+        ([(200, 9000), (203, 8990)], 0),  # a longer run for hardly fewer bytes
         ([(200, 9), (207, 8)], 0),
         ([(200, 9), (200, 9), (199, 9)], 2),
         ([None, (200, 9)], 1),  # no program is made of the first

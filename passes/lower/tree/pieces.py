@@ -39,6 +39,10 @@ Known: TypeAlias = dict[tuple[Any, ...], tuple[tuple[int, ...], int, tuple[int, 
 """Choices that were made before: extents, the dealt axis, the order of loops, by numbers of axes; cycles."""
 
 
+Way: TypeAlias = tuple[float, Extents, Axis | None, tuple[Axis, ...]]
+"""Cycles, positions of a piece along each axis, the axis that cores share, and loops over pieces."""
+
+
 @lru_cache(maxsize=4)
 def known_pieces(target: Target) -> Known:
     """The choices that were made for a machine: parts of several plans are alike."""
@@ -148,8 +152,17 @@ class PieceChoice(PieceCosts):
         if not self.axes:
             yield Candidate(self.kernel, Pieces({}, None, ()), float(self.target.core.nram.latency_cycles))
             return
-        ways = list[tuple[float, Extents, Axis | None, tuple[Axis, ...]]]()
-        for dealt in self.dealt_axes():
+        # all cores make the same where they can share no axis
+        ways = self.ways(self.dealt_axes()) or self.ways([None])
+        for _, own, dealt, order in sorted(ways, key=lambda way: way[0])[:NEAR]:
+            exact = self.cycles(own, dealt, order, self.computing(own, is_exact=True))
+            pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
+            yield Candidate(self.kernel, pieces, float(exact[0]))
+
+    def ways(self, shared: Sequence[Axis | None]) -> list[Way]:
+        """Good ones, with estimated cycles, where cores share one of these axes."""
+        found = list[Way]()
+        for dealt in shared:
             extents = self.cuts(dealt)
             may_be = self.fits(extents, dealt) & self.is_writable(extents, dealt)
             if not may_be.any():
@@ -160,11 +173,8 @@ class PieceChoice(PieceCosts):
                 cycles = self.cycles(extents, dealt, order, computing)
                 for k in np.argsort(cycles, kind="stable")[:NEAR].tolist():
                     own = {axis: each[k : k + 1] for axis, each in extents.items()}
-                    ways.append((float(cycles[k]), own, dealt, order))
-        for _, own, dealt, order in sorted(ways, key=lambda way: way[0])[:NEAR]:
-            exact = self.cycles(own, dealt, order, self.computing(own, is_exact=True))
-            pieces = Pieces({axis: int(each[0]) for axis, each in own.items()}, dealt, order)
-            yield Candidate(self.kernel, pieces, float(exact[0]))
+                    found.append((float(cycles[k]), own, dealt, order))
+        return found
 
     def dealt_axes(self) -> list[Axis | None]:
         if self.code.cores == 1:
