@@ -270,7 +270,8 @@ class Splitter(Trials):
     def _becomes_program(self, tree: ModuleOp) -> bool:
         """Whether a module at stop `typed` for plans as trees is a program with one; it is then what is compiled."""
         before = self.module, self.choices
-        self.module, self.choices = tree, replace(self.choices, policy=TREE)
+        self.module = tree
+        self.choices: Choices = replace(self.choices, policy=TREE)
         self.layers = Layers(networks_of(tree)[0], self.names, self.results)
         Run(self.at_stop(""), self.seconds).arrived(TYPED, tree, self.choices)
         with suppress(NotLowered):

@@ -140,7 +140,51 @@ class _Loop:
     step: int
 
 
-class PartWriter:
+class PartCopies:
+    """Copies of a piece's result, and of the numbers beside it, between SRAM and cores."""
+
+    code: Code
+    part: LayerPart
+    kernel: Kernel
+    layer: Layer
+    cores: int
+    now: dict[Axis, Span]
+    out: Fetched
+    scratch: tuple[Fetched, ...]
+
+    def move_running(self, way: str) -> None:
+        """Numbers of an online reduction from where they wait, or back."""
+        place = self.part.running
+        for scratch, held in zip(self.kernel.scratch, self.scratch, strict=True):
+            if place is None or scratch.plane is None:
+                continue
+            if scratch.is_read if way == "in" else scratch.is_written:
+                is_later = way == "in" or not scratch.is_read  # what is not read again is of passes before
+                conditions = [*([self.part.begun(self.code)] if is_later else []), *self.part.reached(self.code)]
+                self.carry(place.plane(scratch.plane), way, held, scratch.axes, conditions)
+
+    def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
+        """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""
+        wanted = [*(() if passes is None else (passes,)), *self.part.when(self.code)]
+        for k in range(self.kernel.planes):
+            self.carry(place.plane(k), way, (held or self.out).plane(k), self.layer.result.axes, wanted)
+
+    def carry(
+        self, place: Place, way: str, held: Fetched, axes: Sequence[Axis], wanted: Sequence[Affine]
+    ) -> None:  # fmt: skip
+        """A piece between SRAM and a core, where all numbers that are wanted are 1 or more."""
+        box = {axis: self.now[axis] for axis in axes}
+        steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
+        origin = {axis: span.start for axis, span in box.items()}
+        own = Place(held.buffer, "nram", held.element, steps, origin, offset=held.offset)
+        conditions = [each - 1 for each in wanted]
+        if way == "out" and self.cores > 1 and not any(span.start.core for span in box.values()):
+            conditions.append(Affine(core=-1))  # all have made the same: one stores it
+        ends = (own, place) if way == "out" else (place, own)
+        transfer(self.code, "mvdma", box, *ends, conditions)
+
+
+class PartWriter(PartCopies):
     """Writes one part; `now`: spans of pieces as far as loops are open, `held`: what cores have of operands.
 
     `stays`: the result stays in the cores over all passes of the innermost loop around, behind which `leave` belongs;
@@ -149,7 +193,6 @@ class PartWriter:
     sums, where there are several.
     """
 
-    scratch: tuple[Fetched, ...]
     begun: Affine | None
 
     def __init__(self, code: Code, part: LayerPart) -> None:
@@ -287,7 +330,9 @@ class PartWriter:
     def take_room(self, copies: int, of_scratch: int, known: Mapping[int | None, Fetched] = NO_NUMBERS) -> None:
         """Buffers of the result, and further ones; `known`: those of running numbers that are there."""
         self.out: Fetched = self.buffer(self.part.elements[self.layer.result], copies)
-        self.scratch = tuple(known.get(each.plane) or self.free(each, of_scratch) for each in self.kernel.scratch)
+        self.scratch: tuple[Fetched, ...] = tuple(
+            known.get(each.plane) or self.free(each, of_scratch) for each in self.kernel.scratch
+        )
 
     def go_on_from(self, copies: int, *, is_summed: bool = False) -> None:
         """What passes before have made, and where sums go on."""
@@ -392,37 +437,6 @@ class PartWriter:
             if left is not None:
                 self.move(place.wide(), "out", left, self.acc)
             self.move(place, "out", None if left is None else left * -1 + 1)
-
-    def move_running(self, way: str) -> None:
-        """Numbers of an online reduction from where they wait, or back."""
-        place = self.part.running
-        for scratch, held in zip(self.kernel.scratch, self.scratch, strict=True):
-            if place is None or scratch.plane is None:
-                continue
-            if scratch.is_read if way == "in" else scratch.is_written:
-                is_later = way == "in" or not scratch.is_read  # what is not read again is of passes before
-                conditions = [*([self.part.begun(self.code)] if is_later else []), *self.part.reached(self.code)]
-                self.carry(place.plane(scratch.plane), way, held, scratch.axes, conditions)
-
-    def move(self, place: Place, way: str, passes: Affine | None = None, held: Fetched | None = None) -> None:
-        """The piece of the result to where it lies, or from there; only where `passes` is 1 or more."""
-        wanted = [*(() if passes is None else (passes,)), *self.part.when(self.code)]
-        for k in range(self.kernel.planes):
-            self.carry(place.plane(k), way, (held or self.out).plane(k), self.layer.result.axes, wanted)
-
-    def carry(
-        self, place: Place, way: str, held: Fetched, axes: Sequence[Axis], wanted: Sequence[Affine]
-    ) -> None:  # fmt: skip
-        """A piece between SRAM and a core, where all numbers that are wanted are 1 or more."""
-        box = {axis: self.now[axis] for axis in axes}
-        steps = {dim.coordinate.terms[0][0]: dim.stride for dim in held.dims}
-        origin = {axis: span.start for axis, span in box.items()}
-        own = Place(held.buffer, "nram", held.element, steps, origin, offset=held.offset)
-        conditions = [each - 1 for each in wanted]
-        if way == "out" and self.cores > 1 and not any(span.start.core for span in box.values()):
-            conditions.append(Affine(core=-1))  # all have made the same: one stores it
-        ends = (own, place) if way == "out" else (place, own)
-        transfer(self.code, "mvdma", box, *ends, conditions)
 
     def work(self) -> Work:
         sums = self.part.sums.around(self.own_sums)

@@ -190,7 +190,8 @@ class PlanSearch:
             is_little = self.costs is not None and (curve[self.judged] * NEAR >= found[self.judged]).all()
             if (curve[self.wanted] <= found[self.wanted] * NEARLY).all():
                 best, found, self.record = self.limits, np.minimum(found, curve), record
-            is_enough = self.wishes.is_quick and np.isfinite(found[self.wanted]).any()
+            has_plan = (found[self.wanted] < self.bound[self.wanted]).any()
+            is_enough = self.wishes.is_quick and not self.wishes.patient and has_plan
             if is_little or is_enough:  # prices of time are rougher than what wider searches would find
                 break
         self.limits, self.may_end = best, False

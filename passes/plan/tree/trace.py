@@ -88,18 +88,17 @@ def good_plans(
         asked = [(ahead, less), *others]
     else:
         asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
+    asked += [(replace(ahead, patient=True), less)] if wishes.is_quick else []
     for own, less in asked:
+        if judged and own.patient:
+            break
         try:
             found = _fitting_plans(network, capacity, clusters, own, less, known)
         except DoesNotFit as error:  # without second copies there may be one
             refused.append(error)
-            if wishes.is_quick:
-                break
             continue
+        found = [each for each in found if wishes.most is None or wishes.most.allows(each[1])]
         judged += (each for each in found if all(each[0] != plan for plan, _ in judged))
-    if wishes.most is not None:
-        most = wishes.most
-        judged = [each for each in judged if each[1].dram_bytes <= most.dram_bytes and each[1].cycles <= most.cycles]
     if not judged:
         raise refused[-1] if refused else no_plan(network, capacity, wishes)
     what = "cycles" if wishes.optimise == "time" else "energy_pj"

@@ -10,6 +10,7 @@ from frustum.dialects.axes.network import Layer
 from frustum.dialects.choices import Carry, Optimise
 from frustum.dialects.errors import Error
 from frustum.dialects.plan.check import ELEMENTS, PlanError
+from frustum.dialects.plan.count import Counted
 from frustum.dialects.target import Target
 
 IDLE = 0.75, 0.05
@@ -57,6 +58,10 @@ class Most:
     dram_bytes: float
     cycles: float
 
+    def allows(self, counted: Counted) -> bool:
+        """Whether a plan that counts so takes no more."""
+        return counted.dram_bytes <= self.dram_bytes and counted.cycles <= self.cycles
+
 
 @dataclass(frozen=True)
 class Wishes:
@@ -76,6 +81,8 @@ class Wishes:
     ahead: bool = False
     work: int = 0
     most: Most | None = None
+    patient: bool = False
+    """Whether the first plan below the most is not enough, while there is work left."""
 
     @property
     def is_quick(self) -> bool:
