@@ -110,7 +110,9 @@ def join(products: Sequence[g.MatmulOp], store: WeightStore) -> None:
         key = store.add(own[0].key.data + JOINED, partial(beside, store, [each.key.data for each in own], axis))
         made = g.WeightOp(key, g.tensor_type(g.tensor_of(own[0].result).element_type, tuple(shape)))
         mark_expanded(made, own, "are columns put together")
-        return added(made)
+        made.location = own[0].location
+        Rewriter.insert_op(made, InsertPoint.before(own[0]))  # constants are the network's, also of what steps read
+        return made.result
 
     b = constant([op.b for op in ordered], 0 if first.trans_b else 1)
     bias = constant([op.bias for op in ordered], 0)

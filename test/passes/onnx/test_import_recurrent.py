@@ -143,15 +143,15 @@ def test_what_is_refused():
             import_onnx(model)
 
 
-def test_what_has_too_many_steps_is_on_the_host():
+def test_what_has_too_many_steps_for_the_other_planner_is_on_the_host():
     model, x = model_of("LSTM", steps=33, direction="bidirectional", batch=1)
-    prepared = onnx_backend.prepare(model)
+    prepared = onnx_backend.prepare(model, policy="optimal")
     assert [piece.kind for piece in prepared.chain.pieces] == ["host"]
     (layer,) = prepared.chain.pieces[0].fallbacks
     assert layer.reason == "66 steps are not supported: at most 64"
     agrees(model, x, lambda model, x: prepared.run([x]))
     with pytest.raises(Unsupported, match="node 'y' \\(LSTM\\): error: 66 steps are not supported: at most 64"):
-        onnx_backend.prepare(model, host="never")
+        onnx_backend.prepare(model, host="never", policy="optimal")
 
 
 @pytest.mark.parametrize("op", GATES)
