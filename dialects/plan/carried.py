@@ -101,15 +101,10 @@ def running_bytes(positions: int) -> int:
 def hands_on_statistics(layer: Layer, loops: Iterable[Loop], class_of: ClassOf) -> bool:
     """Whether a layer in these loops makes statistics of its reader's operand in several passes, which hand on running
     numbers."""
-    reduced = summed_statistics(layer)
-    return any(loop.passes > 1 and reduced & class_of(loop)[1] for loop in loops)
-
-
-def summed_statistics(layer: Layer) -> set[Axis]:
-    """The axes over which a layer makes statistics of its reader's operand; none where it makes something else."""
     if layer.role != "sums":
-        return set()
-    return {axis for axis, rule in layer.combine.items() if axis not in layer.result.axes and rule is Combine.SUM}
+        return False
+    reduced = {axis for axis, rule in layer.combine.items() if axis not in layer.result.axes and rule is Combine.SUM}
+    return any(loop.passes > 1 and reduced & class_of(loop)[1] for loop in loops)
 
 
 def running_axes(

@@ -164,11 +164,15 @@ class StreamedLayer:
 
 
 def _steps(extent: int) -> Iterator[int]:
-    """From all positions down to those of a slice, by halves."""
+    """From all positions down, by halves: to those of a slice, of which a few are one where that is worth it."""
     step = extent
     while step > SLICE:
         yield step
         step = max(SLICE, math.ceil(step / 2))
-    yield min(extent, SLICE)
-    if extent < SLICE:
+    step = min(extent, SLICE)
+    while step > SLICE // 4:
+        yield step
+        step = math.ceil(step / 2)
+    yield step
+    if step > 1 and extent < SLICE:
         yield 1

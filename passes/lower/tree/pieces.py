@@ -224,6 +224,8 @@ class PieceChoice(PieceCosts):
         for axis in self.axes:
             if self.spans[axis].limit is not None and not self.inside[axis]:
                 found &= ~self.overshoots(axis, extents, dealt)
+        for axis in self.inner:
+            found &= ~clipped[axis]
         groups = [*self.kernel.groups()]
         kernel = self.kernel
         if isinstance(kernel, ProductKernel):
@@ -246,6 +248,15 @@ class PieceChoice(PieceCosts):
                 before, several = before | is_live, several | (extents[axis] > 1)
             live += before
         return found & (live <= 4 + isinstance(kernel, ProductKernel))
+
+    @property
+    def inner(self) -> set[Axis]:
+        """Axes inside of others in a position that is read: beyond their ends a piece would read what is the next
+        position of an outer one."""
+        read = (each.refined().terms for want in self.kernel.wants for each in want.dims)
+        moved = ([term for term in terms if not term[0].is_tap] for terms in read)
+        inner = (sorted(terms, key=lambda term: abs(term[1]))[:-1] for terms in moved)
+        return {axis for terms in inner for axis, _ in terms}
 
     def is_dense(self, axis: Axis, group: Sequence[Axis], extents: Extents) -> Any:
         """Windows go on from one axis to the next only where the inner one is whole."""

@@ -9,18 +9,15 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import Class, classes_apart, why_not
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.axes.recurrence import AxisRecurrence, is_at_own_position, recurrences_of
-from frustum.dialects.plan.carried import summed_statistics
 from frustum.dialects.target import Target
 from frustum.passes.plan.tree.spans import Dealt
 
 
 def classes_to_deal(network: AxisNetwork, clusters: int) -> list[Class]:
-    """Classes with an axis of at least as many positions as there are clusters, over which no product and no statistics
-    are summed: those that the most layers have, since every cluster makes what has none.  No cluster waits for the
-    steps of others."""
+    """Classes with an axis of at least as many positions as there are clusters, over which no product is summed: those
+    that the most layers have, since every cluster makes what has none.  No cluster waits for the steps of others."""
     recurrences = recurrences_of(network.layers)
     summed: set[Axis] = {axis for layer in network.layers for axis in layer.combine if layer.macs}
-    summed |= {axis for layer in network.layers for axis in summed_statistics(layer)}
     found = {
         group: sum(not group.isdisjoint(layer.axes) for layer in network.layers)
         for group in classes_apart(network.layers)
