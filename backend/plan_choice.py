@@ -6,8 +6,7 @@ Source: docs/ir-plan.md, "Which plan".
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -85,22 +84,12 @@ def is_written_out(imported: ModuleOp, tree: ModuleOp) -> bool:
     return products_in(imported, is_unrolled=True) > WRITTEN_OUT * products_in(tree, is_unrolled=False)
 
 
-def products_in(module: ModuleOp, *, is_unrolled: bool) -> int:
-    """Products of a module; with loops once, or step by step."""
-    found = 0
-    for op in module.walk():
-        if isinstance(op, ProductOp | AttentionOp):
-            loops = _loops_around(op) if is_unrolled else ()
-            found += math.prod(loop.steps for loop in loops) * (1 + isinstance(op, AttentionOp))
-    return found
-
-
-def _loops_around(op: Operation) -> Iterator[RecurrenceOp]:
-    parent = op.parent_op()
-    while parent is not None:
-        if isinstance(parent, RecurrenceOp):
-            yield parent
-        parent = parent.parent_op()
+def products_in(op: Operation, *, is_unrolled: bool) -> int:
+    """Products of an operation and below it; with loops once, or step by step."""
+    own = isinstance(op, ProductOp) + 2 * isinstance(op, AttentionOp)
+    inside = (each for region in op.regions for block in region.blocks for each in block.ops)
+    below = sum(products_in(each, is_unrolled=is_unrolled) for each in inside)
+    return own + below * (op.steps if is_unrolled and isinstance(op, RecurrenceOp) else 1)
 
 
 def candidates_beside(tree: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[PlannedModule]:

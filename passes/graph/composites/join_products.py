@@ -21,6 +21,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.target import Target
 from frustum.passes.analysis.module import target_of
 from frustum.passes.dequantised import mark_expanded
+from frustum.passes.graph.find_phases import erase_unread
 from frustum.passes.weights import Array, WeightStore, is_float, store_of
 
 JOINED = "~joined"
@@ -135,9 +136,7 @@ def join(products: Sequence[g.MatmulOp], store: WeightStore) -> None:
     for op, value in made.items():
         constants = [each.owner for each in (op.b, op.bias) if each is not None]
         Rewriter.replace_op(op, [], [value])
-        for each in constants:
-            if isinstance(each, g.WeightOp) and not each.result.uses:
-                Rewriter.erase_op(each)
+        erase_unread(constants)
 
 
 def sliced(x: SSAValue, start: int, width: int) -> g.SliceOp:

@@ -17,7 +17,6 @@ from frustum.dialects.axes.axis import Axis, weights
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.extents import ceil_div
-from frustum.dialects.graph.axes.reader import carried
 from frustum.dialects.isa.program import ELEMENT_BYTES, Affine, Element, ExternalClass, Span
 from frustum.passes.analysis.module import element_in
 from frustum.passes.lower.tree.code import Code
@@ -45,10 +44,10 @@ def elements_of(network: AxisNetwork, views: Mapping[SSAValue, View]) -> dict[Te
 
 
 def element_of(layer: Layer) -> Element:
-    """Of a layer's result: of statistics, and of scores that are to be exact, the type of their sums."""
+    """Of a layer's result: that of the operation's, or f32 where sums are wider."""
     assert isinstance(layer.source, Operation)
-    is_wide = layer.role in ("sums", "squares") or (layer.role == "scores" and carried(layer.source))
-    return "f32" if is_wide else element_in(layer.source.results[0])
+    element = element_in(layer.source.results[0])
+    return "f32" if layer.result.element_bits > 8 * ELEMENT_BYTES[element] else element
 
 
 def planes_of(maker: Layer | None) -> int:

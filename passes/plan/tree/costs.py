@@ -106,7 +106,7 @@ class NestCosts:
 
     @property
     def between(self) -> float:
-        """What a pass costs beside what it moves: as little of a latency of DRAM."""
+        """What a pass costs beside the bytes that it moves: the same small share of DRAM's latency."""
         dram = self.target.chip.dram
         return self.first * dram.latency_cycles * dram.port_bytes_per_cycle
 
