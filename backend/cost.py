@@ -7,7 +7,7 @@ Source: docs/techniques/output-split.md, "When".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
@@ -22,6 +22,13 @@ class Cost:
     cycles: int
     dram_bytes: int
     """At the port: weights, maps, code and tables."""
+    code_bytes: int = 0
+    """Of these code and tables."""
+
+    @property
+    def data_bytes(self) -> int:
+        """Weights and maps, as plans count them."""
+        return self.dram_bytes - self.code_bytes
 
     def is_within(self, other: Cost) -> bool:
         """Neither more cycles nor more bytes."""
@@ -29,7 +36,7 @@ class Cost:
 
     def is_better(self, other: Cost) -> bool:
         """Neither more cycles nor more bytes, and fewer of one."""
-        return self.is_within(other) and self != other
+        return self.is_within(other) and not other.is_within(self)
 
     def __str__(self) -> str:
         return f"{self.cycles:,} cycles and {self.dram_bytes:,} bytes of DRAM"
@@ -57,4 +64,4 @@ CountRun: TypeAlias = Callable[[Program, Sequence[int], Image], Count]
 def total(costs: Iterable[Cost]) -> Cost:
     """Of programs that run one after the other."""
     known = list(costs)
-    return Cost(sum(each.cycles for each in known), sum(each.dram_bytes for each in known))
+    return Cost(*(sum(getattr(each, own.name) for each in known) for own in fields(Cost)))

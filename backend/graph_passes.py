@@ -14,6 +14,7 @@ from frustum.passes.graph.composites.find_attention import FindAttention
 from frustum.passes.graph.composites.find_normalise import FindNormalise
 from frustum.passes.graph.composites.join_products import JoinProducts
 from frustum.passes.graph.composites.part_products import PartProducts
+from frustum.passes.graph.composites.split_sums import SplitSums
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
 from frustum.passes.graph.find_phases import FindPhases
@@ -35,5 +36,5 @@ def passes_of_trees(dtype: str | None, carry: Carry = "auto") -> Sequence[Module
     return (
         FindAttention(), FindNormalise(), QuantiseNetwork(), SplitReductions(), Canonicalize(), FoldQuantisation(),
         *types, FuseResidual(), PartProducts(of_any_size=True), FindPhases(of_one=True),
-        ConvertAtHost(), JoinProducts(), NoteCarry(carry),
+        ConvertAtHost(), JoinProducts(), SplitSums(), NoteCarry(carry),
     )  # fmt: skip

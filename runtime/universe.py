@@ -39,6 +39,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-graph-pool-parts", "frustum.passes.graph.pool_parts:PoolParts"),
     ("frustum-graph-pool-in-steps", "frustum.passes.graph.pool_in_steps:PoolInSteps"),
     ("frustum-graph-join-products", "frustum.passes.graph.composites.join_products:JoinProducts"),
+    ("frustum-graph-split-sums", "frustum.passes.graph.composites.split_sums:SplitSums"),
     ("frustum-graph-order-rows", "frustum.passes.graph.composites.order_rows:OrderRows"),
     ("frustum-graph-fuse-residual", "frustum.passes.graph.fuse_residual:FuseResidual"),
     ("frustum-graph-convert-at-host", "frustum.passes.graph.convert_at_host:ConvertAtHost"),

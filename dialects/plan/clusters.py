@@ -20,7 +20,8 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.boxes import add, elements, meet, subtract
 from frustum.dialects.plan.check import PlanError, title
 from frustum.dialects.plan.occupancy import Measured, Place
-from frustum.dialects.plan.ranges import Fresh, Range, Ranged, Spans, is_empty, scaled, without
+from frustum.dialects.plan.ranges import Fresh, Range, Ranged, Spans, is_empty, without
+from frustum.dialects.plan.rates import ranges_of, rates_of
 from frustum.dialects.plan.tree import (
     Compute,
     Halo,
@@ -108,9 +109,10 @@ def sides_of(plan: Ranged, loop: Loop, side: Side, around: Iterable[Loop]) -> tu
         raise PlanError(f"for {loop.axis} over clusters rolling: rows cannot roll; recompute or exchange halos", loop)
     is_exchanged, found = loop.halo is Halo.EXCHANGED, []
     axes = {layer.name: own for layer in inside for own in group & set(layer.axes)}
-    ranges = {own: scaled(loop.edges, own.extent, axis.extent) for own in group}
+    rates = rates_of(axis, group, inside)
+    ranges = {own: ranges_of(loop.edges, own, axis, rates) for own in group}
     for k, edges in enumerate(pairwise(loop.edges)):
-        here = plan.pass_spans(axis, group, inside, edges, side.spans, is_alone=is_exchanged)
+        here = plan.pass_spans(axis, group, inside, edges, side.spans, is_exchanged, rates)
         if all(is_empty({own: here[name][own]}) for name, own in axes.items()):
             continue
         begins = {
@@ -130,9 +132,9 @@ def shares_of(plan: Ranged, resident: Resident, node: Sequence, count: int) -> t
     maker = plan.network.maker.get(tensor)
     for child in node.children[resident.first : resident.last + 1]:
         for loop in distributed_in(child):
-            named, group, _ = plan.known_class(loop)
+            named, group, inside = plan.known_class(loop)
             if maker is not None and maker.name in layers_in(loop) and axis in group:
-                own = scaled(loop.edges, axis.extent, named.extent)
+                own = ranges_of(loop.edges, axis, named, rates_of(named, group, inside))
                 return axis, [*own, *[(axis.extent, axis.extent)] * (count - len(own))]
     step = -(-axis.extent // count)
     return axis, [(min(k * step, axis.extent), min((k + 1) * step, axis.extent)) for k in range(count)]

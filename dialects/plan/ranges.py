@@ -22,6 +22,7 @@ from frustum.dialects.axes.network import AxisNetwork, Box, Layer, Operand, box_
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.carried import Carrying
 from frustum.dialects.plan.check import Named, PlanError, operands_of
+from frustum.dialects.plan.rates import Rates, ranges_of
 from frustum.dialects.plan.tree import (
     Compute,
     Halo,
@@ -40,6 +41,8 @@ Spans = Mapping[str, Box]
 """Of each layer the ranges that it makes in the passes of the loops outside."""
 Fresh = Mapping[tuple[int, Axis], Range]
 """Of buffers, by `id` of the residency, the positions that no earlier pass of a rolling loop outside has had."""
+NO_RATES: Rates = {}
+"""All axes go on in proportion to their extents."""
 Held = Mapping[Tensor, tuple[Part, ...]]
 """Tensors that lie in SRAM; no parts: all that is needed."""
 
@@ -131,9 +134,11 @@ class Ranged(Named):
         return [(low, high) for low, high in pairwise(node.edges) if low < stop and high > first]
 
     def pass_spans(
-        self, axis: Axis, group: Class, inside: list[Layer], edges: Range, spans: Spans, is_alone: bool = False
-    ) -> dict[str, Box]:
-        """The ranges of all layers in one pass, from the last layer back; `is_alone`: none makes what is beyond."""
+        self, axis: Axis, group: Class, inside: list[Layer], edges: Range, spans: Spans, is_alone: bool = False,
+        rates: Rates = NO_RATES,
+    ) -> dict[str, Box]:  # fmt: skip
+        """The ranges of all layers in one pass, from the last layer back; `is_alone`: none makes what is beyond;
+        `rates`: how ranges of clusters go on."""
         found: dict[str, Box] = {}
         needed: dict[Tensor, list[tuple[int, int]]] = defaultdict(list)
         for layer in reversed(inside):
@@ -145,7 +150,7 @@ class Ranged(Named):
                 is_asked = not is_alone and layer not in self.in_step
                 is_asked = is_asked and self.is_read_along(group, inside, layer, own)
                 if not is_asked or self.is_read_elsewhere(layer.result, inside):
-                    asked = [*asked, *scaled(edges, own.extent, axis.extent)]
+                    asked = [*asked, *ranges_of(edges, own, axis, rates)]
                 first = min((a for a, _ in asked), default=high)
                 box[own] = max(low, first), min(high, max((b for _, b in asked), default=first))
             found[layer.name] = box
@@ -400,11 +405,6 @@ def axes_read(piece: Piece) -> Dim:
     positions = [position for _, position in piece.by_leaf if position is not None]
     positions += [guard.position for guard in piece.guards]
     return tuple(dict.fromkeys(axis for position in positions for axis, _ in position.refined().terms))
-
-
-def scaled(edges: Iterable[int], extent: int, of: int) -> list[Range]:
-    """Ranges between edges of an axis of extent `of`, in proportion."""
-    return list(pairwise(-(-edge * extent // of) for edge in edges))
 
 
 def is_empty(box: Box) -> bool:

@@ -324,8 +324,9 @@ def count_run(program: Program, page_bytes: Sequence[int], image: Image) -> Coun
     timeline = simulate(expanded, target, page_bytes)
     counted = count(expanded, target, page_bytes, timeline.tables)
     layers = zip(program.layers, timeline.layer_cycles.tolist(), counted.layer_dram_bytes.tolist(), strict=False)
+    moved = counted.dram_read_bytes + counted.dram_write_bytes
     return Count(
-        Cost(timeline.total_cycles, counted.dram_read_bytes + counted.dram_write_bytes),
+        Cost(timeline.total_cycles, moved, moved - int(counted.layer_dram_bytes.sum())),
         {name: Cost(cycles, dram_bytes) for name, cycles, dram_bytes in layers},
     )
 

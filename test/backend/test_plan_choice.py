@@ -9,11 +9,19 @@ import plan_nets
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
-from frustum.backend import compile
+from frustum.backend import compile, plan_choice
 from frustum.backend.compile import built
-from frustum.backend.cost import Cost
+from frustum.backend.cost import Cost, total
 from frustum.backend.pipeline import STOPS, Choices, Run
-from frustum.backend.plan_choice import PLANS, best_of, candidates_of, typed_for_trees
+from frustum.backend.plan_choice import (
+    MORE,
+    PLANS,
+    ROUGH,
+    best_of,
+    candidates_beside,
+    candidates_of,
+    typed_for_trees,
+)
 from frustum.dialects.module import TARGET
 from frustum.dialects.plan.dialect import tree_of
 from frustum.dialects.target import to_attribute
@@ -95,6 +103,49 @@ def test_the_fewest_cycles_or_nearly_so_with_fewer_bytes(costs, best):
 )
 def test_beside_layers_that_are_planned_in_another_way_trees_move_hardly_more(costs, best):
     assert best_of(costs_of(*costs), is_bound=True) == best
+
+
+@pytest.mark.parametrize(
+    ("costs", "best"),
+    [
+        ([(300, 1000, 100), (200, 1300, 400)], 1),  # 900 bytes without code, both
+        ([(300, 1000, 100), (200, 1309, 400)], 1),
+        ([(300, 1000, 100), (200, 1310, 400)], 0),  # 910 are more
+        ([(300, 1000, 400), (200, 1000, 100)], 0),  # 900 beside 600
+        ([(300, 1000, 100), (200, 1300, 400), (200, 1200, 300)], 2),  # of those that are left all bytes count
+    ],
+)
+def test_beside_layers_that_are_planned_in_another_way_code_is_left_out(costs, best):
+    assert best_of(costs_of(*costs), is_bound=True) == best
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_better"),
+    [
+        ((200, 1000, 50), (200, 1000, 100), False),  # they differ in code bytes alone
+        ((200, 1000, 100), (200, 1000, 50), False),
+        ((199, 1000, 100), (200, 1000, 50), True),
+        ((200, 999, 100), (200, 1000, 50), True),
+        ((199, 1001, 50), (200, 1000, 100), False),
+    ],
+)
+def test_costs_are_better_by_cycles_or_all_bytes(one, other, is_better):
+    assert Cost(*one).is_better(Cost(*other)) == is_better
+
+
+def test_code_is_no_data_and_adds_up():
+    assert Cost(200, 1000, 100).data_bytes == 900
+    assert total([Cost(200, 1000, 100), Cost(1, 20, 3)]) == Cost(201, 1020, 103)
+
+
+def test_plans_that_are_judged_to_take_somewhat_longer_are_candidates(module, monkeypatch):
+    """The evaluator is as far off; bytes are counted, and those of a plan have no code."""
+    seen = []
+    monkeypatch.setattr(plan_choice, "candidates_of", lambda tree, choices, run, stop: seen.append(choices.most) or [])
+    assert candidates_beside(module, FREE, Run(), Cost(1000, 5000, 1000)) == []
+    assert seen == [(int(MORE * 4000), int(ROUGH * 1000))]
+    assert candidates_beside(module, FREE, Run(), None) == []
+    assert seen[1] == Choices().most, "beside layers that do not fit any plan is better"
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,8 @@ def copy(
             kept.append(own)
     kept.sort(key=lambda dim: (-dim.dst.stride, -dim.src.stride))
     asked = list(conditions)
-    if code.clusters > 1 and memory_of(ends[1]) == "dram" and not any(map(_varies, dims)):
+    is_of_one = any(each.cluster for each in conditions)
+    if code.clusters > 1 and memory_of(ends[1]) == "dram" and not is_of_one and not any(map(_varies, dims)):
         asked.append(Affine(cluster=-1))
     _Writer(code, engine, ends, element, fill, peer).write(_joined(code, kept), base, asked)
 

@@ -25,12 +25,14 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.ranges import Ranged
+from frustum.dialects.plan.rates import rates_of
 from frustum.dialects.plan.tree import Halo, Loop
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Gate
 from frustum.passes.lower.tree.layouts import Order, steps_of
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.spans import (
+    CLUSTERS,
     FAR,
     NotLowered,
     Spans,
@@ -164,7 +166,7 @@ class LoopSpans(Ranged):
             if own is not None:
                 asked = list(needed[layer.result]) if own in layer.result.axes and not loop.is_alone else []
                 if loop.is_alone or self.shares(group, inside, layer, own):
-                    asked.append(self.in_proportion(span_of(spans, own), outer, loop, at))
+                    asked.append(self.in_proportion(own, span_of(spans, own), outer, loop, at))
                 share = hull(widest(asked, extremes_of)) if asked else Span(ZERO, 0, own.extent)
                 spans[own] = self.within(share, span_of(spans, own))
             found[layer.name] = spans
@@ -182,8 +184,8 @@ class LoopSpans(Ranged):
             name: {a: settled(still(span, loop.level)) for a, span in spans.items()} for name, spans in found.items()
         }  # fmt: skip
 
-    def in_proportion(self, own: Span, outer: Span, loop: PlanLoop, at: int) -> Span:
-        """The share of a layer's span that a pass along the named axis has."""
+    def in_proportion(self, axis: Axis, own: Span, outer: Span, loop: PlanLoop, at: int) -> Span:
+        """The share of a layer's span of an axis that a pass along the named axis has."""
         if loop.edges:
             ends = scaled_edges(loop.edges, own.extent, loop.axis.extent)
             first, last, extent = ends[0], ends[-1], ends[1] - ends[0]
@@ -191,6 +193,10 @@ class LoopSpans(Ranged):
             passes = ceil_div(loop.count, loop.period) * loop.period
             return Span(start, extent, own.bound, own.start + last if passes * extent > last - first else own.limit)
         share = Fraction(own.extent, outer.extent) * loop.step
+        if loop.level == CLUSTERS and own == whole(axis):
+            step = math.ceil(rates_of(loop.axis, loop.group, loop.inside)[axis] * loop.step)
+            extent = max(step, own.extent - step * (loop.count - 1))  # what is left over the last cluster has too
+            return Span(index(loop.level, step), extent, own.bound, own.limit)
         if share.denominator > 1:
             raise NotLowered(f"steps of {loop.step} of {outer.extent} positions, for {own.extent}")
         extent = int(share)

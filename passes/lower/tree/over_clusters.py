@@ -16,6 +16,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.clusters import distributed_in, shares_of
+from frustum.dialects.plan.rates import edges_of
 from frustum.dialects.plan.tree import Halo, Loop, Node, Resident
 from frustum.dialects.plan.tree import Sequence as Children
 from frustum.passes.lower.tree.code import Code
@@ -31,12 +32,13 @@ BEYOND = 1 << 12
 @dataclass(frozen=True)
 class Dealt:
     """A loop over clusters that is open: its axes and layers, and how many clusters have a range (`ranges`).
-    `is_exchanged`: what lies beyond its share each gets from the others."""
+    `is_exchanged`: what lies beyond its share each gets from the others; `are_equal`: all ranges are as long."""
 
     group: frozenset[Axis]
     is_exchanged: bool
     layers: tuple[str, ...]
     ranges: int
+    are_equal: bool
 
 
 class OverClusters(LoopSpans):
@@ -48,7 +50,7 @@ class OverClusters(LoopSpans):
         """A loop over clusters.  NotLowered where its ranges are not equal shares of a whole axis."""
         axis, group, inside = self.known_class(node)
         step = node.edges[1] - node.edges[0]
-        if node.edges != (*range(0, axis.extent, step), axis.extent):
+        if node.edges != edges_of(axis, step, node.passes):
             raise NotLowered(f"{title(node)}: ranges that are not all of one length")
         outer = next(span_of(made[layer.name], axis) for layer in inside if axis in layer.axes)
         if outer.extent < axis.extent or self.dealt is not None:
@@ -90,6 +92,13 @@ class OverClusters(LoopSpans):
     def own_part(self, box: Mapping[Axis, Span]) -> dict[Axis, Span]:
         """What of a box lies in the cluster's own range, of axes that no loop moves beside."""
         return {axis: own_share(span) for axis, span in box.items()}
+
+    def check_around(self, tensor: Tensor, box: Mapping[Axis, Span]) -> None:
+        """NotLowered where a cluster would load for others what it has no place for."""
+        for axis, span in box.items():
+            step, start = span.start.cluster, span.start
+            if step and not start.loops and (start.base > 0 or start.base + span.extent < step):
+                raise NotLowered(f"{tensor.name}: along {axis.name} clusters read beside their ranges")
 
     def beyond_shares(self, box: Mapping[Axis, Span]) -> Iterator[dict[Axis, Span]]:
         """What of a box no share has, since these end before the axis does: the last clusters have it."""

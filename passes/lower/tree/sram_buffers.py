@@ -255,7 +255,7 @@ class SramBuffers(OverClusters, RunningNumbers):
         conditions, is_always = list(conditions), not conditions
         if way == "store":
             with self.code.at_stage(self.code.stage + place.is_behind):
-                self.leave(tensor, self.own_part(box), place, conditions)
+                self.leave_shares(tensor, box, place, conditions)
             return
         for roll in self.rolls if place.ring is not None else ():
             place = from_first(place, box, names, roll)
@@ -266,6 +266,7 @@ class SramBuffers(OverClusters, RunningNumbers):
             conditions.append(Affine.index(first.level) - first.first)
         mine = [box]
         if self.dealt is not None and self.dealt.is_exchanged:
+            self.check_around(tensor, box)
             mine = [self.own_part(box), *self.beyond_shares(box)]
         for part in mine:
             for k in range(self.planes(tensor)):
@@ -274,6 +275,16 @@ class SramBuffers(OverClusters, RunningNumbers):
             self.exchange(tensor, place, mine[0], box, conditions)
         if is_always and not place.has and not self.runs:
             self.dram.loaded(self.code, tensor, box, place, conditions)
+
+    def leave_shares(
+        self, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine],
+        but: Place | None = None,
+    ) -> None:  # fmt: skip
+        """Each cluster's own share of a box goes to DRAM, and from the last one what is left over."""
+        self.leave(tensor, self.own_part(box), place, conditions, but)
+        is_last = Affine(1 - self.code.clusters, cluster=1)
+        for rest in self.beyond_shares(box):
+            self.leave(tensor, rest, place, [*conditions, is_last], but)
 
     def leave(
         self, tensor: Tensor, box: Mapping[Axis, Span], place: Place, conditions: Sequence[Affine],
@@ -336,7 +347,11 @@ class SramBuffers(OverClusters, RunningNumbers):
         """The ways in which cores make a layer here."""
         running = self.running(layer)
         axes = () if running is None or layer.role == "sums" else tuple(running.strides)
-        return kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once, running=axes)
+        found = kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once, running=axes)
+        dealt = frozenset[Axis]() if self.dealt is None else self.dealt.group
+        if self.dealt is None or dealt.isdisjoint(axis for axis in layer.axes if axis not in layer.result.axes):
+            return found
+        return [kernel.of_parts(self.code.clusters, are_equal=self.dealt.are_equal) for kernel in found]
 
     def statistics_of(self, layer: Layer) -> Tensor | None:
         """What a norm or a softmax knows of its operand: the result of its first layer, which its second one reads."""

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import cast
 
 from frustum.dialects import isa
@@ -84,12 +85,18 @@ class ClusterLoops(Computes, ABC):
     def over_clusters(self, node: Loop, made: Made, held: Held) -> None:
         """A loop whose passes clusters make at the same time."""
         found, summed = self.cluster_spans(node, made), self.summed_in(node)
+        if summed and node.edges[-1] - node.edges[-2] > node.edges[1]:
+            raise NotLowered(f"{title(node)}: sums over ranges of which the last is the longest")
         waiting = [layer for layer in summed if not self.here[layer.result]]
         for layer in waiting:
             self.here[layer.result].append(self.buffer(layer.result, [layer.name], made))
         for layer in summed:
             self.check_sum(node, layer, made)
-        self.dealt = Dealt(self.known_class(node)[1], node.halo is Halo.EXCHANGED, tuple(layers_in(node)), node.passes)
+        lengths = {high - low for low, high in pairwise(node.edges)}
+        self.dealt = Dealt(
+            self.known_class(node)[1], node.halo is Halo.EXCHANGED, tuple(layers_in(node)), node.passes,
+            node.passes == self.code.clusters and len(lengths) == 1,
+        )  # fmt: skip
         self.visit(node.body, {**made, **found}, held)
         self.dealt = None
         inside = {*layers_in(node)}

@@ -15,7 +15,7 @@ from frustum.passes.plan.tree.nest import Interior, LoopNest, NestLoops
 from frustum.passes.plan.tree.passes import KnownPasses, Passes
 from frustum.passes.plan.tree.prices import Chosen, NestPrices
 from frustum.passes.plan.tree.spans import Floats
-from frustum.passes.plan.tree.units import PlacedInterval, SearchLimits
+from frustum.passes.plan.tree.units import LEVELS, NEARLY, SMALL, PlacedInterval, SearchLimits
 
 NEAR = 1.02
 """A nest within 2 % of the best one may be the best where other tensors are in SRAM already. 2026-11-28."""
@@ -79,10 +79,12 @@ def good_nests(
     the steps are coarse first, then near the good ones."""
     own = placed.own
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-    best = _Best(nothing, room), _Best(everything, room)
-    for ways in nest_ways(placed, limits, known, costs):
+    found = nest_ways(placed, limits, known, costs)
+    busy = LoopNest(found[0].interior, found[0].loops, found[0].singles[:, :1]).least_busy()
+    best = _Best(nothing, room, busy), _Best(everything, room, busy)
+    for ways in found:
         _add(best, ways, ways.singles)
-        if ways.pairs:
+        if ways.pairs and not all(each.is_enough for each in best):
             coarse = ways.of_two(stride=3)
             good = _add(best, ways, coarse)
             near = ways.loops.near(good, coarse)
@@ -103,8 +105,8 @@ def _add(best: tuple[_Best, _Best], ways: NestWays, nests: NDArray[np.int64]) ->
 class _Best:
     """The best of many nests for every size of SRAM."""
 
-    def __init__(self, shares: Floats, room: Floats) -> None:
-        self.shares, self.room = shares, room
+    def __init__(self, shares: Floats, room: Floats, busy: float) -> None:
+        self.shares, self.room, self.busy = shares, room, busy
         self.curve, self.top = np.full(len(room), np.inf), len(room)
         self.found: list[tuple[NestPrices, Chosen, Floats]] = []
 
@@ -115,9 +117,15 @@ class _Best:
         lowest = priced[np.arange(self.top), at]
         self.found.append((prices, at, lowest))
         self.curve[: self.top] = np.minimum(self.curve[: self.top], lowest)
-        least = prices.whole @ np.where(prices.outside, 1.0 - self.shares, 0.0)
-        self.top = max(1, int((self.curve > least * (1 + 1e-9)).sum()))  # no nest is better above
+        least = float(prices.whole @ np.where(prices.outside, 1.0 - self.shares, 0.0))
+        least += max(0.0, self.busy - least) * prices.idle
+        self.top = max(1, int((self.curve > least * (NEAR if self.busy else NEARLY)).sum()))  # none is better above
         return self.good()[-1]
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether hardly any nest takes less time, but in very little of the memory."""
+        return self.busy > 0 and self.top <= LEVELS // SMALL
 
     def good(self) -> list[Chosen]:
         return [np.unique(at[(low <= NEAR * self.curve[: len(at)]) & np.isfinite(low)]) for _, at, low in self.found]

@@ -51,6 +51,7 @@ class ForestBounds:
     """Over the DRAM port."""
     uses: dict[Tensor, list[int]]
     outside: dict[Tensor, None]
+    is_outermost: bool
     most: NDArray[np.float64]
     bare: dict[tuple[int, int], Floats]
     """No unit with more in SRAM moves fewer bytes than these less those of what is there."""
@@ -72,10 +73,10 @@ class ForestBounds:
     ) -> None:  # fmt: skip
         self.search, self.first, self.stop, self.stretches = search, first, stop, stretches
         self.extents, self.resident, self.depth = extents, resident, depth
-        own = search.placed(first, stop, extents).own
-        sizes = {t: own.reads.size(t, extents) * own.shares[t] for t in own.touched}
-        self.sizes = {t: size * own.reads.widening(t) for t, size in sizes.items()}
-        self.bytes = {t: size * own.reads.copies(t) for t, size in sizes.items()}
+        placed = search.placed(first, stop, extents)
+        own, self.is_outermost = placed.own, extents is search.zones.extents
+        self.bytes = {t: own.reads.traffic(t, placed.extents) * own.shares[t] for t in own.touched}
+        self.sizes = {t: self.held(t, placed) * own.shares[t] * own.reads.widening(t) for t in own.touched}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
         self.most = np.full(LEVELS + 1, NO_BOUND) if most is None else np.minimum(most * NEARLY, NO_BOUND)
@@ -89,7 +90,11 @@ class ForestBounds:
         self.is_inside[own.at] = False
         self.last_use = np.zeros(len(index), np.int64)
         self.last_use[[index[t] for t in own.touched]] = [self.uses[t][-1] for t in own.touched]
-        self._room = search.room * own.reads.dealt.clusters
+        self._room = search.room * search.zones.dealing.clusters
+
+    def held(self, tensor: Tensor, placed: PlacedInterval) -> float:
+        """Bytes of a tensor that one cluster holds between units."""
+        return self.search.zones.held(tensor) if self.is_outermost else placed.own.reads.size(tensor, placed.extents)
 
     def ends(self, here: int) -> Iterable[int]:
         """Where units from here may end: not where nothing is ever cut, unless that is asked for."""
@@ -97,12 +102,13 @@ class ForestBounds:
             return [self.stretches.ends[here]] if here in self.stretches.ends else []
         apart = self.search.cuts_apart
         limits = self.search.limits
-        ends = [end for end in range(here + 1, self.stop) if end in apart][: limits.longest]
+        stop = min(self.stop, self.search.zones.ends[here])
+        ends = [end for end in range(here + 1, stop) if end in apart][: limits.longest]
         if len(ends) < limits.longest:
-            ends.append(self.stop)
+            ends.append(stop)
         if not limits.is_sparse:
             return ends
-        return [end for k, end in enumerate(ends, 1) if is_round(k) or end == self.stop]
+        return [end for k, end in enumerate(ends, 1) if is_round(k) or end == stop]
 
     def find(self) -> bool:
         """Whether any plan may be of use."""
@@ -177,6 +183,8 @@ class ForestBounds:
         """Results of a unit that may lie where an operand lay, which nobody reads behind; and the operand."""
         for new, maker, old in own.replacing:
             if old not in self.uses or old.is_output or self.sizes[old] < self.sizes[new]:
+                continue
+            if self.is_outermost and not self.search.zones.lie_alike(new, old):
                 continue
             if [self.search.layers[k] for k in self.uses[old] if k >= here] == [maker]:
                 yield new, old

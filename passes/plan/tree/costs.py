@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
@@ -114,12 +114,12 @@ class NestCosts:
     def cluster(self) -> ClusterCycles:
         return ClusterCycles(self.target.cluster)
 
-    def least(self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], moved: float) -> float:
+    def least(self, layers: Iterable[tuple[Layer, Mapping[Axis, int]]], moved: float) -> float:
         """Hardly any plan has less, in bytes: these are moved, and the engine with the most work is busy, that is with
-        the layers as wholes."""
+        the layers as wholes, of so many positions of their axes."""
         if self.is_energy:
             return moved
-        whole = [self.cluster.of(layer, tuple(products_of(layer)), extents, {}) for layer in layers]
+        whole = [self.cluster.of(layer, tuple(products_of(layer)), extents, {}) for layer, extents in layers]
         busy = max(sum(float(each.matrix) for each in whole), sum(float(each.vector) for each in whole))
         return self.together(moved, busy)
 
@@ -128,13 +128,22 @@ class NestCosts:
         idle = cycles * self.target.chip.dram.port_bytes_per_cycle - moved
         return moved if self.is_energy else moved + max(0.0, idle) * self.idle
 
+    def sent(self, size: float) -> float:
+        """What bytes cost that a cluster sends to others."""
+        cdma = self.target.cluster.cdma
+        if self.is_energy or cdma is None:
+            return 0.0
+        cycles = self.target.cluster.sram.latency_cycles + size / cdma.bytes_per_cycle
+        return cycles * self.target.chip.dram.port_bytes_per_cycle * self.idle
+
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],
         tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor], sliced: Mapping[Layer, Axis],
+        most_at_once: bool = False,
     ) -> Floats:  # fmt: skip
         """Bytes that the port could have moved, [candidates].  `parts`: of each loop from the outermost; `tiles`: bytes
         of tensors in a pass; `inside`: those that no other layers have; `sliced`: axes of sums along which operands
-        stream."""
+        stream; `most_at_once`: if engines worked at once as much as in a loop of many passes."""
         cuts = [self.cut(layer, k, extents, parts) for k, layer in enumerate(layers)]
         stored = [self.stored(layer, tiles, inside) for layer in layers]
         runs = np.array([each for _, each in cuts])
@@ -156,7 +165,7 @@ class NestCosts:
         busiest = np.max([np.sum(runs * each, axis=0) for each in engines], axis=0)
         one_by_one = np.sum(runs * (found.alone + waits), axis=0)
         passes = math.prod((part.runs for part in parts), start=np.ones_like(runs)).max(axis=0)
-        apart = np.maximum(1 / np.maximum(passes, 1.0), APART)
+        apart = np.maximum(0.0 if most_at_once else 1 / np.maximum(passes, 1.0), APART)
         cycles = busiest + (one_by_one - busiest) * apart + self.cluster.restart * runs.sum(axis=0)
         cycles = cycles + passes * self.target.chip.dram.latency_cycles
         return cycles * self.target.chip.dram.port_bytes_per_cycle

@@ -176,6 +176,11 @@ class Forest(ForestBounds):
             return placed.sizes[tensor]
         return placed.sizes[tensor] - self.bytes[tensor]
 
+    def sent(self, tensor: Tensor) -> float:
+        """What it costs that each cluster sends others what it made of a tensor that stays."""
+        costs, size = self.search.costs, self.search.zones.sent(tensor) if self.is_outermost else 0.0
+        return costs.sent(size) if costs is not None and size else 0.0
+
     def is_read_from(self, tensor: Tensor, end: int) -> bool:
         return self.uses[tensor][-1] >= end
 
@@ -196,7 +201,7 @@ class Forest(ForestBounds):
         if not self.has_shares or has_part or len(large) > 1:
             return
         for tensor in large or new:
-            if self.search.reads.dealt.has(tensor):
+            if self.search.zones.is_dealt(tensor):
                 continue
             for part in self.search.limits.shares if self.is_read_from(tensor, end) else ():
                 axis = part_axis(tensor, self.extents)
@@ -217,6 +222,8 @@ class Forest(ForestBounds):
             least -= share * unit.moved[own.places[tensor]]
             if tensor not in own.makers or tensor in self.outside:
                 extra += share * self.bytes[tensor]
+            if tensor in own.makers:
+                extra += share * self.sent(tensor)
         if state.over[levels if not storage else 0] > gain:
             return
         search.spend(1)

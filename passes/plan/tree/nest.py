@@ -317,12 +317,29 @@ class LoopNest:
             return np.zeros(self.shape[1])
         known, key = interior.costs.known, (interior.number, interior.sums_in_slices, self.nests.tobytes())
         if key not in known:
-            tiles = dict(zip(interior.tensors, np.add(*self.buffers), strict=True))
-            inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
-            parts = [self.loops.parts.at(numbers) for numbers in self.nests]
+            tiles, inside, parts = self._parts
             found = interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside, interior.sliced)
             known[key] = found if interior.costs.is_energy else found * self._begun + self._late
         return known[key]
+
+    def least_busy(self) -> float:
+        """What no nest of the layers is below, whatever moves, as of candidate 0, which has no loops."""
+        interior = self.interior
+        if interior.costs is None or interior.costs.is_energy:
+            return 0.0
+        tiles, inside, parts = self._parts
+        found = interior.costs.of_nests(
+            interior.layers, interior.extents, parts, tiles, inside, interior.sliced, most_at_once=True
+        )
+        return float(found[0])
+
+    @property
+    def _parts(self) -> tuple[dict[Tensor, Floats], frozenset[Tensor], list[LayerParts]]:
+        """Bytes of tensors in a pass, those that no other layers have, and what loops make of each layer."""
+        interior = self.interior
+        tiles = dict(zip(interior.tensors, np.add(*self.buffers), strict=True))
+        inside = frozenset(interior.tensors[k] for k in np.flatnonzero(~interior.outside))
+        return tiles, inside, [self.loops.parts.at(numbers) for numbers in self.nests]
 
     @cached_property
     def _late(self) -> Floats:

@@ -9,11 +9,11 @@ forest: units one after the other; the state at a cut is the set of tensors that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +25,25 @@ from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import NEAR, good_nests
 from frustum.passes.plan.tree.costs import KnownCosts, NestCosts
-from frustum.passes.plan.tree.deal import classes_to_deal, in_short_runs
+from frustum.passes.plan.tree.deal import dealings
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, cuts_apart, steps_of
 from frustum.passes.plan.tree.orders import other_orders
 from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
-from frustum.passes.plan.tree.spans import Dealt, Extents, Floats, Reads
-from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval, SearchLimits, levels_of, shifted
+from frustum.passes.plan.tree.spans import Extents, Floats, Reads
+from frustum.passes.plan.tree.units import (
+    LEVELS,
+    NEARLY,
+    SMALL,
+    PlacedInterval,
+    SearchLimits,
+    levels_of,
+    shifted,
+)
 from frustum.passes.plan.tree.wishes import NO_WISHES, Stretches, Wishes
+from frustum.passes.plan.tree.zones import Dealing, Zones
 
-SMALL = 8
-"""What units hand each other and takes less than this part of SRAM needs no loop around them. 2026-11-28."""
 MOST_ABOVE = 3
 """Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
 MOST_WORK = 220_000
@@ -112,6 +119,7 @@ class PlanSearch:
     wanted: NDArray[Any]
     reads: Reads
     layers: tuple[Layer, ...]
+    zones: Zones
     extents: Extents
     record: ForestRecord
     may_end: bool
@@ -121,17 +129,17 @@ class PlanSearch:
 
     def __init__(
         self, network: AxisNetwork, capacity: int, limits: SearchLimits | None = None,
-        wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None, dealt: Dealt | None = None,
+        wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None, dealing: Dealing | None = None,
         wishes: Wishes = NO_WISHES,
     ) -> None:  # fmt: skip
         self.network, self.capacity, self.limits, self.wishes = network, capacity, limits or SearchLimits(), wishes
         self.wanted = np.array(wanted)
-        self.reads = Reads(network, dealt, wishes.sum_bits)
+        self.reads = Reads(network, wishes.sum_bits)
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
-        share = self.reads.dealt.share
-        axes = (*(layer.axes for layer in self.layers), *(tensor.axes for tensor in network.tensors))
-        self.extents = Extents({axis: share(axis) for own in axes for axis in own})
+        self.known = known or KnownParts()
+        self.zones = Zones(self.reads, self.layers, dealing or Dealing.of_one(self.layers), self.known.numbers)
+        self.extents = self.zones.extents
         number = {layer: k for k, layer in enumerate(self.layers)}
         self.users: Mapping[Tensor, list[int]] = {
             t: sorted(number[layer] for layer in users) for t, users in self.reads.users.items()
@@ -142,11 +150,11 @@ class PlanSearch:
         self.record = ForestRecord()
         """How the units of the best plans follow each other."""
         self.may_end = False
-        self.known = known or KnownParts()
         self.costs = NestCosts.of(wishes, self.known.costs)
         self.bound: Floats = np.full(LEVELS + 1, self.most_wanted)
         """Plans that are no better are of no use."""
         self._keys = IntervalKeys(self.reads, self.layers, self.known.numbers)
+        """Of intervals of several zones."""
         self._intervals: dict[tuple[int, int], LayerInterval] = {}
         self._passes: KnownPasses = {}
         self._placed: dict[tuple[int, int, int], PlacedInterval] = {}
@@ -208,7 +216,8 @@ class PlanSearch:
         moved = self.network.compulsory_bytes
         if self.costs is None:
             return moved * NEARLY
-        return self.costs.least(self.layers, self.extents, moved) * NEAR
+        whole = [(layer, self.zones.zone(layer).extents) for layer in self.layers]
+        return self.costs.least(whole, moved) * NEAR
 
     def spend(self, work: int) -> None:
         """Notes work; EnoughWork where there is a plan already, or is to be soon, and no more may be done."""
@@ -216,6 +225,14 @@ class PlanSearch:
         is_quick, most = self.wishes.is_quick, self.wishes.work or MOST_WORK
         if (self.may_end or is_quick) and self.known.work > most:
             raise EnoughWork
+
+    def narrowly(self) -> float:
+        """Bytes that one search finds, without a ladder, in all of the memory; infinite where that is too much work."""
+        with suppress(EnoughWork):
+            curve = self.root(self.bound, record := ForestRecord()).curve()
+            self.record, self.most = record, np.minimum(self.bound, curve)
+            return float(curve[LEVELS])
+        return np.inf
 
     # ------------------------------------------------------------ small things
 
@@ -225,17 +242,25 @@ class PlanSearch:
     def interval(self, first: int, stop: int) -> LayerInterval:
         """Layers [first, stop)."""
         if (first, stop) not in self._intervals:
-            self._intervals[first, stop] = LayerInterval(self.network, self.reads, self.layers[first:stop])
+            zone = self.zones.of(first, stop)
+            reads = self.reads if zone is None else zone.reads
+            self._intervals[first, stop] = LayerInterval(self.network, reads, self.layers[first:stop])
         return self._intervals[first, stop]
 
     def placed(self, first: int, stop: int, extents: Extents) -> PlacedInterval:
         """Layers [first, stop)."""
-        own = self.interval(first, stop)
-        key = first, stop, self._keys.of(first, own, extents)
+        own, zone = self.interval(first, stop), self.zones.of(first, stop)
+        keys, extents = self._keys if zone is None else zone.keys, self.extents_of(first, stop, extents)
+        key = first, stop, keys.of(first, own, extents)
         found = self._placed.get(key)
         if found is None:
             found = self._placed[key] = PlacedInterval(own, extents, key[2])
         return found
+
+    def extents_of(self, first: int, stop: int, extents: Extents) -> Extents:
+        """Of layers [first, stop): where no loop is around them, the shares of one cluster."""
+        zone = self.zones.of(first, stop)
+        return extents if zone is None or extents is not self.extents else zone.extents
 
     # ------------------------------------------------------------ nests
 
@@ -280,13 +305,13 @@ class PlanSearch:
     def _loop_ways(self, own: LayerInterval, extents: Extents, resident: Mapping[Tensor, float]) -> Iterator[LoopWay]:
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
         for group in own.scalable:
-            if not (own.may_be_dealt or self.reads.dealt.axes.isdisjoint(group)):
+            if not (own.may_be_dealt or own.reads.dealt.axes.isdisjoint(group)):
                 continue
             still = [t for t in free if not any(axis in group for axis in t.axes)]
-            weights = sum(self.reads.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
+            weights = sum(own.reads.size(t, extents) * own.shares[t] for t in still if t.kind is Kind.WEIGHT)
             maps = [t for t in still if t.kind is not Kind.WEIGHT]
-            maps.sort(key=lambda t: -self.reads.size(t, extents))
-            wide = {t: self.reads.widening(t) if t in own.makers else 1.0 for t in maps}
+            maps.sort(key=lambda t: -own.reads.size(t, extents))
+            wide = {t: own.reads.widening(t) if t in own.makers else 1.0 for t in maps}
             axis = own.reference(group)
             for step in steps_of(own, group, extents, self.limits.outer_steps):
                 count = -(-extents[axis] // step)
@@ -295,10 +320,10 @@ class PlanSearch:
                     smaller[each] = -(-extents[each] * step // extents[axis])
                 for k in range(min(len(maps), MOST_ABOVE) + 1):
                     above = tuple(maps[:k])
-                    size = sum(self.reads.size(t, extents) * wide[t] for t in above)
+                    size = sum(own.reads.size(t, extents) * wide[t] for t in above)
                     waits = count > 1 and any(t in own.makers and t not in above for t in maps)
                     if size <= self.capacity and not waits:  # sums do not wait in DRAM
-                        once = sum(self.reads.traffic(t, extents) for t in above)
+                        once = sum(own.reads.traffic(t, extents) for t in above)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
 
     def _least_of(
@@ -306,7 +331,7 @@ class PlanSearch:
     ) -> Floats:  # fmt: skip
         """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes."""
         moving = (t for t in free if t not in way.above)
-        bytes_of = self.reads.traffic
+        bytes_of = own.reads.traffic
         moved = sum(bytes_of(t, way.extents) * own.least_shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
         found = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
         found[: way.levels + 1] = np.inf
@@ -328,6 +353,7 @@ class PlanSearch:
     ) -> Floats:  # fmt: skip
         """The curve of an interval as one nest, or as a loop around a forest.  Where it is not below `most`, it may be
         higher than the best."""
+        extents = self.extents_of(first, stop, extents)
         placed = self.placed(first, stop, extents)
         nest = self.nest(placed, resident)
         if depth == 0 or placed.own.cuts_a_recurrence or not self._may_loop(placed, resident):
@@ -373,18 +399,22 @@ class PlanSearch:
         return np.maximum(known, bound), None
 
 
+Judge: TypeAlias = Callable[[PlanSearch], float]
+
+
 def searched(
     network: AxisNetwork, capacity: int, clusters: int = 1, wishes: Wishes = NO_WISHES,
-    wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None,
+    wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None, judge: Judge = PlanSearch.narrowly,
 ) -> PlanSearch:  # fmt: skip
-    """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again."""
-    found = searches(network, capacity, wanted, clusters, wishes, known)
+    """The search with the fewest bytes in all of the memory: of the network, or of one that makes layers again.
+    `judge`: what there should be least of, of what narrow searches find with one class or another dealt to clusters."""
+    found = searches(network, capacity, wanted, clusters, wishes, known, judge)
     return min(found, key=lambda search: float(search.curve[LEVELS]))
 
 
 def searches(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, wishes: Wishes = NO_WISHES,
-    known: KnownParts | None = None,
+    known: KnownParts | None = None, judge: Judge = PlanSearch.narrowly,
 ) -> Iterator[PlanSearch]:  # fmt: skip
     """Of the network in each order of its layers, and of those that make layers again, each below what those before it
     have found.  The order in which a narrow search moves the fewest bytes is first: work may end before the others.
@@ -394,38 +424,31 @@ def searches(
     if wishes.cuts is None and not wishes.is_quick:
         orders += other_orders(network)
     if len(orders) > 1:
-        orders.sort(key=lambda order: _narrowly(PlanSearch(order, capacity, NARROW, wanted, known)))
+        orders.sort(key=lambda order: PlanSearch(order, capacity, NARROW, wanted, known).narrowly())
         known.work = 0
     networks = [(order, tuple[Copy, ...]()) for order in orders]
     if wishes.cuts is None or wishes.cuts.is_crossed:
         networks += alternatives(orders[0], capacity / SMALL)
     bound = np.full(LEVELS + 1, np.inf)
     for other, copies in networks:
-        search = _dealt(other, capacity, wanted, clusters, known, wishes)
+        search = _dealt(other, capacity, wanted, clusters, known, wishes, judge)
         search.copies, search.bound = copies, np.minimum(search.bound, bound)
         yield search
         bound = np.minimum(bound, search.curve)
 
 
-def _narrowly(search: PlanSearch) -> float:
-    """Bytes that one search finds, without a ladder, in all of the memory; infinite where that is too much work."""
-    with suppress(EnoughWork):
-        return float(search.root(search.bound).curve()[LEVELS])
-    return np.inf
-
-
 def _dealt(
-    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts, wishes: Wishes
+    network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts, wishes: Wishes,
+    judge: Judge,
 ) -> PlanSearch:  # fmt: skip
-    """The search with the class of axes dealt to clusters, of which narrow searches find the best; given units may
+    """The search with the classes of axes dealt to clusters, of which narrow searches find the best; given units may
     have no plan but loops around forests."""
     narrow = NARROW if wishes.cuts is None else replace(SearchLimits(), **LADDER[-1])
 
-    def moved(dealt: Dealt) -> float:
-        own = _narrowly(PlanSearch(network, capacity, narrow, wanted, known, dealt, wishes))
-        return own if wishes.target is None else own * in_short_runs(network, dealt, wishes.target)
+    def worth(dealing: Dealing) -> float:
+        return judge(PlanSearch(network, capacity, narrow, wanted, known, dealing, wishes))
 
-    is_one = clusters == Dealt().clusters
-    ways = [] if is_one else [Dealt(group, clusters) for group in classes_to_deal(network, clusters)]
-    dealt = min(ways, key=moved) if ways else None
-    return PlanSearch(network, capacity, wanted=wanted, known=known, dealt=dealt, wishes=wishes)
+    ways = dealings(network, clusters, wishes)
+    ranked = sorted(ways, key=worth) if len(ways) > 1 else ways
+    dealing = ranked[min(int(wishes.next_dealing), len(ranked) - 1)]
+    return PlanSearch(network, capacity, wanted=wanted, known=known, dealing=dealing, wishes=wishes)

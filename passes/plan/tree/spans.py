@@ -7,9 +7,10 @@ the windows of its readers.  A pass in which nothing is made has the range [NOTH
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -21,7 +22,9 @@ from frustum.dialects.axes.axis import Axis, Dim
 from frustum.dialects.axes.network import AxisNetwork, Layer, Operand
 from frustum.dialects.axes.recurrence import AxisRecurrence, recurrences_of
 from frustum.dialects.axes.tensor import Tensor
+from frustum.dialects.extents import ceil_div
 from frustum.dialects.plan.check import ELEMENTS
+from frustum.dialects.plan.rates import edges_of, longest
 
 Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -129,20 +132,31 @@ class Dealt:
 
     axes: frozenset[Axis] = frozenset()
     clusters: int = 1
+    steps: Mapping[Axis, int] = field(default_factory=dict)
+    """How far apart ranges begin, where these are no equal parts."""
 
     def has(self, tensor: Tensor) -> bool:
         return not self.axes.isdisjoint(tensor.axes)
 
     def share(self, axis: Axis) -> int:
-        """Positions of one cluster."""
-        return -(-axis.extent // self.clusters) if axis in self.axes else axis.extent
+        """Positions of one cluster, at most."""
+        return longest(axis, self.step(axis), self.clusters) if axis in self.axes else axis.extent
+
+    def step(self, axis: Axis) -> int:
+        """How far apart ranges begin."""
+        return self.steps.get(axis) or ceil_div(axis.extent, self.clusters)
+
+    def edges(self, axis: Axis) -> tuple[int, ...]:
+        """Where ranges begin, and the end of the last one."""
+        return edges_of(axis, self.step(axis), self.clusters)
 
 
 class Reads:
-    """Of every layer of a network what it reads, axis by axis; found once."""
+    """Of every layer of a network what it reads, axis by axis; found once.  Clusters deal axes of `layers`."""
 
     network: AxisNetwork
     dealt: Dealt
+    layers: tuple[Layer, ...]
     sum_bits: int
     """Of sums that wait between passes; those of wider elements are as wide as these."""
     axes_of: dict[Tensor, Dim]
@@ -150,8 +164,9 @@ class Reads:
     """Layers that carry states, in the order of the network."""
     index: dict[Tensor, int]
 
-    def __init__(self, network: AxisNetwork, dealt: Dealt | None = None, sum_bits: int = 0) -> None:
-        self.network, self.dealt, self.sum_bits = network, dealt or Dealt(), sum_bits
+    def __init__(self, network: AxisNetwork, sum_bits: int = 0) -> None:
+        self.network, self.dealt, self.sum_bits = network, Dealt(), sum_bits
+        self.layers = tuple(network.layers)
         self.of: dict[Layer, tuple[AxisRead, ...]] = {layer: tuple(_reads(layer)) for layer in network.layers}
         self.axes: dict[Layer, frozenset[Axis]] = {
             layer: frozenset(axis for axis in layer.axes if not axis.is_tap) for layer in network.layers
@@ -174,6 +189,13 @@ class Reads:
         self._shares: dict[tuple[Tensor, tuple[Layer, ...]], float] = {}
         self._least_shares: dict[tuple[Tensor, tuple[Layer, ...]], float] = {}
         self._plain: dict[tuple[Layer, Tensor], dict[Axis, Axis]] = {}
+
+    def dealing(self, dealt: Dealt, layers: tuple[Layer, ...]) -> Reads:
+        """The same where clusters deal a class of axes of these layers among each other."""
+        found = copy.copy(self)
+        found.dealt, found.layers, found._copies = dealt, layers, {}
+        found.__dict__.pop("gathered", None)
+        return found
 
     def size(self, tensor: Tensor, extents: Extents) -> float:
         """Bytes of all of a tensor that one cluster has."""
@@ -207,7 +229,7 @@ class Reads:
     def gathered(self) -> dict[Tensor, int]:
         """Tensors that clusters make in shares and that some layer reads in whole."""
         return {
-            read.tensor: self.dealt.clusters for layer, reads in self.of.items() for read in reads
+            read.tensor: self.dealt.clusters for layer in self.layers for read in self.of[layer]
             if read.axis in self.dealt.axes and not self._is_in_shares(layer, read)
         }  # fmt: skip
 

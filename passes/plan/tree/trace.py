@@ -26,7 +26,6 @@ from frustum.dialects.plan.tree import (
     Sequence,
     Sum,
     nodes_in,
-    steps,
 )
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
@@ -86,6 +85,8 @@ def good_plans(
         less = LEVELS * 7 // 8, LEVELS * 3 // 4
         others = [(first_bytes, less)] if wishes.is_quick else [(wishes, ()), (first_bytes, ())]
         asked = [(ahead, less), *others]
+        if clusters != Dealt().clusters:
+            asked.append((replace(ahead, next_dealing=True), ()))
     else:
         asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
     asked += [(replace(ahead, patient=True), less)] if wishes.is_quick else []
@@ -124,7 +125,7 @@ def _fitting_plans(
     for many in [clusters] if wishes.is_quick else dict.fromkeys((clusters, Dealt().clusters)):
         room = capacity
         for _ in range(TRIES):
-            search = searched(network, room, many, wishes, (*less, LEVELS), known)
+            search = searched(network, room, many, wishes, (*less, LEVELS), known, _judged)
             if not np.isfinite(search.curve[LEVELS]):
                 break
             levels = [LEVELS, *(level for level in less if np.isfinite(search.curve[level]))]
@@ -134,6 +135,15 @@ def _fitting_plans(
                 return fitting
             room = min(room - 1, room * capacity // found[0][1].sram_bytes)
     raise no_plan(network, capacity, wishes)
+
+
+def _judged(search: PlanSearch) -> float:
+    """The price of what a narrow search finds: of time that of its count, since prices know little of links."""
+    price = search.narrowly()
+    if search.costs is None or search.costs.is_energy or not np.isfinite(price):
+        return price
+    _, counted = _counted(search.network, plan_of(search), search.wishes.target)
+    return search.costs.together(counted.dram_bytes, counted.cycles)
 
 
 def _counted(network: AxisNetwork, plan: Sequence, target: Target | None) -> tuple[Sequence, Counted]:
@@ -212,22 +222,26 @@ class _Trace:
 
     def whole(self, level: int) -> Sequence:
         search = self.search
-        dealt = search.reads.dealt
-        tiles = {axis: tuple(range(0, axis.extent, dealt.share(axis))) for axis in dealt.axes}
-        place = TreePlace(search.extents, tiles, {}, search.limits.depth, is_dealt=not dealt.axes)
+        place = TreePlace(search.extents, {}, {}, search.limits.depth, is_dealt=False)
         return self.sequence(search.record, 0, len(search.layers), place, level)
 
-    def over_clusters(self, node: Node, own: LayerInterval) -> Node:
-        """A unit of which every cluster makes its share.  Rows beyond it come from the neighbour where all have their
-        shares at the same time."""
-        dealt = self.search.reads.dealt
+    def over_clusters(self, node: Node, own: LayerInterval, resident: Mapping[Tensor, float]) -> Node:
+        """A unit of which every cluster makes its share; what they sum together lies in SRAM around it.  Rows beyond it
+        come from the neighbour where all have their shares at the same time."""
+        dealt = own.reads.dealt
         axis, halo = own.reference(dealt.axes), Halo.NONE
         if own.is_windowed(dealt.axes):
             cut = {axis.name for axis in dealt.axes}
             is_cut = any(isinstance(each, Loop) and each.axis in cut for each in nodes_in(node))
-            halo = Halo.RECOMPUTED if is_cut else Halo.EXCHANGED
+            has_all = len(dealt.edges(axis)) > dealt.clusters
+            halo = Halo.EXCHANGED if has_all and not is_cut else Halo.RECOMPUTED
         body = node if isinstance(node, Sequence) else Sequence((node,))
-        return Loop(axis.name, steps(axis.extent, dealt.share(axis)), body, halo, Over.CLUSTERS)
+        loop = Loop(axis.name, dealt.edges(axis), body, halo, Over.CLUSTERS)
+        joined = [
+            layer.result for layer in own.layers
+            if dealt.axes & (set(layer.axes) - {*layer.result.axes}) and resident.get(layer.result, 0.0) < 1
+        ]  # fmt: skip
+        return Sequence((loop,), tuple(Resident(t.name, 0, 0) for t in joined)) if joined else loop
 
     def forest(self, first: int, stop: int, place: TreePlace, level: int, wanted: float) -> Sequence:
         """The units of a forest that moves so many bytes, found below these bytes."""
@@ -266,9 +280,8 @@ class _Trace:
         """The axis along which each cluster holds its share of what lies around its loop; none where it holds all."""
         if place.is_dealt:
             return ""
-        reads = self.search.reads
-        axes = [axis.name for axis in tensor.axes if axis in reads.dealt.axes]
-        return axes[0] if axes and tensor not in reads.gathered else ""
+        axis = self.search.zones.shared.get(tensor)
+        return "" if axis is None else axis.name
 
     def part(self, tensor: Tensor, share: float, extents: Extents, *busy: ClassCut) -> Part | None:
         """So much of a tensor along its longest axis that no loop cuts; None: all of it."""
@@ -287,10 +300,14 @@ class _Trace:
         """
         search = self.search
         own = search.interval(first, stop)
+        if place.extents is search.extents:
+            dealt = own.reads.dealt
+            tiles = {axis: dealt.edges(axis)[:-1] for axis in dealt.axes}
+            place = replace(place, extents=search.extents_of(first, stop, place.extents), tiles=tiles)
         if not place.is_dealt and own.may_be_dealt:
             node = self.unit(first, stop, replace(place, is_dealt=True), level, moved)
-            has_shares = any(search.reads.dealt.axes & search.reads.axes[layer] for layer in own.layers)
-            return self.over_clusters(node, own) if has_shares else node
+            has_shares = any(own.reads.dealt.axes & own.reads.axes[layer] for layer in own.layers)
+            return self.over_clusters(node, own, place.resident) if has_shares else node
         wanted = moved * NEARLY
         if search.nest(search.placed(first, stop, place.extents), place.resident)[level] <= wanted:
             return self.nest(first, stop, place, level)
@@ -324,7 +341,7 @@ class _Trace:
         for tensor in own.outside:
             is_free = tensor not in place.resident and not any(a in way.group for a in tensor.axes)
             if tensor.kind is Kind.WEIGHT and is_free and room > 0:
-                size = search.reads.size(tensor, place.extents)
+                size = own.reads.size(tensor, place.extents)
                 part = self.part(tensor, min(1.0, room / size), place.extents)
                 if part is None or part.stop > 0:
                     residents.append(Resident(tensor.name, 0, 0, part))

@@ -16,11 +16,16 @@ import numpy as np
 
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
+from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.intervals import LayerInterval
 from frustum.passes.plan.tree.spans import Extents, Floats, Reads
+from frustum.passes.plan.tree.zones import Zones
 
 LEVELS = 64
 """Shares of SRAM of which a curve tells: a share is about what the least tiles take. 2026-11-28."""
+SMALL = 8
+"""What takes less than this part of SRAM is little: what units hand each other needs no loop around them then.
+2026-11-28."""
 NOTHING_WANTED = np.full(LEVELS + 1, -np.inf)
 MOST_REPEATED = 2.0
 """Times that work may be done.  Plans for bytes alone would else trade any work for a byte. 2026-11-28."""
@@ -112,8 +117,10 @@ class UnitPrices(Protocol):
     limits: SearchLimits
     layers: tuple[Layer, ...]
     reads: Reads
+    zones: Zones
     users: Mapping[Tensor, list[int]]
     room: Floats
+    costs: NestCosts | None
     cuts_apart: frozenset[int]
     """Places in the order at which units may end."""
 

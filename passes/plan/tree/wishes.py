@@ -83,6 +83,8 @@ class Wishes:
     most: Most | None = None
     patient: bool = False
     """Whether the first plan below the most is not enough, while there is work left."""
+    next_dealing: bool = False
+    """Whether clusters deal what comes next to the best, as narrow searches judge."""
 
     @property
     def is_quick(self) -> bool:

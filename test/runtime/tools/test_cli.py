@@ -382,7 +382,7 @@ def test_inspect_a_manifest(model: str, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_inspect_an_executable(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frustum("compile", model, "-o", tmp_path / "compiled", "--target", "edge")
+    frustum("compile", model, "-o", tmp_path / "compiled", "--target", "edge", "--policy", DEFAULT)
     capsys.readouterr()
     assert frustum("inspect", tmp_path / "compiled") == 0
     text = capsys.readouterr().out

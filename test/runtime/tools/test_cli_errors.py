@@ -466,7 +466,7 @@ def test_a_shape_given_twice(model: str, fails) -> None:
 
 @pytest.fixture
 def compiled(model: str, tmp_path: Path) -> Path:
-    options = ["--target", "edge", "--dump-ir", str(tmp_path / "ir")]
+    options = ["--target", "edge", "--policy", "optimal", "--dump-ir", str(tmp_path / "ir")]
     assert cli.main(["compile", model, "-o", str(tmp_path / "compiled"), *options]) == 0
     return tmp_path / "compiled"
 

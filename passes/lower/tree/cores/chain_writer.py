@@ -120,9 +120,9 @@ class ChainWriter:
         for number in order:
             with code.at_stage(stages[number]):
                 self.link(number)
-            if not self.is_weighed(number):
+            if not self.ends_late(number):
                 self.end(number, stages[number], is_in_loop=is_in_loop)
-        for number in filter(self.is_weighed, order):  # behind the next piece's weights: these wait for no sums
+        for number in filter(self.ends_late, order):  # behind the next piece's weights: these wait for no sums
             self.end(number, stages[number], is_in_loop=is_in_loop)
 
     def end(self, number: int, stage: int, *, is_in_loop: bool) -> None:
@@ -141,6 +141,10 @@ class ChainWriter:
         """Whether a layer's sums are of weights that the chain makes at once, and are still to be divided."""
         kernel = self.writers[number].kernel
         return isinstance(kernel, ProductKernel) and kernel.divides and not kernel.in_passes
+
+    def ends_late(self, number: int) -> bool:
+        """Whether a layer's sums may be divided last: no layer of the chain reads them."""
+        return self.is_weighed(number) and number == len(self.writers) - 1
 
     def is_sum(self, number: int) -> bool:
         """Whether sums of a layer go on over the innermost loop."""

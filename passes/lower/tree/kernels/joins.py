@@ -11,7 +11,7 @@ from frustum.dialects.axes.access import Piece
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.axes.tensor import Kind, Tensor
-from frustum.dialects.isa.program import ZERO, Affine, Scale, Span
+from frustum.dialects.isa.program import ZERO, Scale, Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.kernels.integers import has_integers
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Scratch, Want, Work, coordinate, view_of
@@ -24,6 +24,8 @@ class JoinKernel(ElementKernel):
 
     parts: Kernel | None = None
     """What made the parts."""
+    number: int = 1
+    """Parts that are joined already."""
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
@@ -44,7 +46,7 @@ class JoinKernel(ElementKernel):
             )  # fmt: skip
             code.emit(made, own.buffer, work.out.buffer)
         gone = {axis: Span(ZERO, 1, 1) for axis in self.parts.layer.axes if axis not in self.layer.result.axes}
-        self.parts.join(code, replace(work, spans={**work.spans, **gone}), other, Affine(1))
+        self.parts.join_part(code, replace(work, spans={**work.spans, **gone}), other, self.number)
 
 
 def join_kernel(parts: Kernel, others: Axis) -> tuple[JoinKernel, Tensor]:

@@ -151,6 +151,15 @@ class Kernel(ABC):
         """Adds what passes of loops outside have made before, where `begun` is 1 or more, and all of `work.when`."""
         raise NotLowered(f"{self.layer.name}: sums over passes of a loop")
 
+    def of_parts(self, parts: int, *, are_equal: bool) -> Kernel:
+        """The same where so many clusters make a part each of what is reduced.  NotLowered where these cannot be
+        joined."""
+        return self
+
+    def join_part(self, code: Code, work: Work, other: Fetched, number: int) -> None:
+        """Adds what another cluster has made to what so many have: their parts are equal."""
+        self.join(code, work, other, Affine(1))
+
     def settle(self, code: Code, work: Work) -> None:  # noqa: B027
         """Adds what makes the result of a pass, with running numbers, once all of its pieces are summed."""
 

@@ -18,6 +18,7 @@ from frustum.passes.lower.tree.kernels.integers import has_integers, scales_of
 from frustum.passes.lower.tree.kernels.kernel import Scratch, Work, view_of
 from frustum.passes.lower.tree.kernels.products import limited_box, limited_by_all
 from frustum.passes.lower.tree.kernels.vectors import ElementKernel, SoftmaxKernel
+from frustum.passes.lower.tree.spans import NotLowered
 
 LARGEST = 3.0e38
 """Maxima are no less than its negative, so that what is -inf has the power 0."""
@@ -127,6 +128,15 @@ class MomentsKernel(StatisticsKernel):
     Source: Chan, Golub and LeVeque, Algorithms for computing the sample variance, 1983.
     """
 
+    parts: int = 1
+    """Clusters that make an equal part each of what is reduced."""
+
+    def of_parts(self, parts: int, *, are_equal: bool) -> MomentsKernel:
+        """Of such a part."""
+        if not are_equal:
+            raise NotLowered(f"{self.layer.name}: means of parts that are not equal")
+        return replace(self, parts=parts)
+
     @property
     def scratch(self) -> tuple[Scratch, ...]:
         """What is beyond the shift; the shift, and shares of both sums so far; both sums of this pass."""
@@ -164,7 +174,7 @@ class MomentsKernel(StatisticsKernel):
         share = math.prod(axis.extent for axis in self.kept) / math.prod(axis.extent for axis in self.layer.axes)
         kept = self.of_kept(code, work)
         for own, known in ((total, mean), (squares, square)):
-            kept.unary("affine", own, own, share)
+            kept.unary("affine", own, own, share * self.parts)
             kept.limited(work.begun).binary("add", own, known, own)
             kept.unary("identity", own, known)
         kept.binary("add", shift, total, out[0])
@@ -172,6 +182,23 @@ class MomentsKernel(StatisticsKernel):
             kept.binary("mul", total, total, total)
             kept.binary("sub", squares, total, squares)
         kept.unary("clip", squares, out[1], 0.0, LARGEST)
+
+
+    def join_part(self, code: Code, work: Work, other: Fetched, number: int) -> None:
+        """Adds the mean and the variance, or the mean square, of another part to those of so many."""
+        (_, apart, share, *_), (mean, variance) = work.scratch, work.out.both()
+        another, spread = other.both()
+        kept = self.of_kept(code, work)
+        kept.binary("sub", another, mean, apart)
+        kept.unary("affine", apart, share, 1 / (number + 1))
+        kept.binary("add", mean, share, mean)
+        kept.unary("affine", spread, share, 1 / (number + 1))
+        kept.unary("affine", variance, variance, number / (number + 1))
+        kept.binary("add", variance, share, variance)
+        if not self.is_of_squares:
+            kept.binary("mul", apart, apart, apart)
+            kept.unary("affine", apart, apart, number / (number + 1) ** 2)
+            kept.binary("add", variance, apart, variance)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class SliceChoice:
     def ways(self, frames: tuple[Frame, ...]) -> Iterator[Slices]:
         for cut in self.cuts():
             found = _SlicesAlong(self, frames, cut)
-            yield from (found.way(step) for step in found.steps() if found.is_filled(step))
+            yield from (found.way(step) for step in dict.fromkeys(found.steps()) if found.is_filled(step))
         whole = _SlicesAlong(self, frames, {})
         if whole.bytes_of(0) <= self.room and whole.is_filled(0):
             yield whole.way(0)
@@ -251,11 +251,18 @@ class _SlicesAlong:
         while step >= 1:
             if step == self.extent or step % even == 0:
                 yield step
+            yield from (each for each in self.filling(step) if each % even == 0)
             quarter = ceil_div(self.extent, PARTS)
             if step > LINES:
                 step = max(LINES, step // 2 // LINES * LINES)
             else:
                 step = quarter if quarter < step else step // 2 if step > LEAST else 0
+
+    def filling(self, step: int) -> Iterator[int]:
+        """The next steps down that fill lines or channels of all cores, or of one."""
+        cluster = self.choice.code.target.cluster
+        for own in dict.fromkeys((cluster.core.matrix.lines, cluster.core.matrix.channels)):
+            yield from (step // each * each for each in (cluster.cores * own, own) if each < step)
 
     def bytes_of(self, step: int) -> int:
         """Of SRAM."""

@@ -125,7 +125,7 @@ class Streaming(CoreParts):
         transfer(self.code, "gdma", box, place, frame.home, self.once(frame.tensor, box))
         for tensor, spans in parts.items():
             own = {axis: span_of(spans, axis) for axis in tensor.axes}
-            self.leave(tensor, self.own_part(own), self.here[tensor][-1], [], frame.home)
+            self.leave_shares(tensor, own, self.here[tensor][-1], [], frame.home)
 
     def slices(self, members: Sequence[SlicedLayer], room: int) -> Slices:
         """Those that take the fewest cycles.  DoesNotFit where none fits."""

@@ -105,3 +105,15 @@ def test_slices_are_as_wide_as_fit():
     executable = lowered_plans.executable_of(case.module, case.plan, target)
     copies = (each for each in instructions(executable.program.body) if isinstance(each, Copy))
     assert any(each.box.extent[2:] == (64, 32) for each in copies if each.engine == "gdma")
+
+
+@pytest.mark.parametrize(("kib", "columns"), [(256, 256), (128, 208)])
+def test_slices_fill_the_channels_of_all_cores(kib, columns):
+    """Four cores with 64 channels each: of 3072 columns 432 have room, and 256 take fewer cycles.  Where fewer than 256
+    have room, the widest multiple of 16 does."""
+    target = lowered_plans.machine("default", kib << 10, clusters=1)
+    case = lowered_plans.case(lambda net: plan_nets.product(net, net.input(8, 64), 3072), "compute matmul_1")
+    executable = lowered_plans.executable_of(case.module, case.plan, target)
+    copies = (each for each in instructions(executable.program.body) if isinstance(each, Copy))
+    boxes = {each.box.extent[2:] for each in copies if each.engine == "gdma"}
+    assert {width for rows, width in boxes if rows == 64} == {columns}

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import numpy as np
+import plan_nets
 import pytest
 import random_plans
 from axis_networks import mlp, network, windows
@@ -16,12 +18,14 @@ from frustum.dialects.plan.count import count
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.loading import load_model
+from frustum.passes.plan.tree import best
 from frustum.passes.plan.tree import search as search_module
 from frustum.passes.plan.tree.intervals import LayerInterval
 from frustum.passes.plan.tree.search import PlanSearch, searched
 from frustum.passes.plan.tree.spans import Reads
 from frustum.passes.plan.tree.trace import fitting_plan, plan_of
-from frustum.passes.plan.tree.units import LEVELS
+from frustum.passes.plan.tree.units import LEVELS, SMALL
+from frustum.passes.plan.tree.wishes import Wishes
 from frustum.passes.zoo import zoo_model
 
 OFF = 0.06
@@ -112,6 +116,46 @@ def test_what_has_no_axes_is_outside_where_others_read_it():
     assert check(net, 1 << 12).dram_bytes >= net.compulsory_bytes
 
 
+def check_intervals(net, capacity):
+    """Prices of intervals, in time, are within 2 % of those where pairs of loops are always looked at; in very little
+    of the memory they need not be.  How often no pair was looked at."""
+    good, is_enough, found = best.good_nests, best._Best.is_enough, []
+
+    def both(placed, room, limits, known, costs):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(best._Best, "is_enough", property(lambda own: found.append(is_enough.fget(own)) or found[-1]))
+            some = good(placed, room, limits, known, costs)
+            patch.setattr(best._Best, "is_enough", False)
+            every = good(placed, room, limits, known, costs)
+        outside = np.array([float(tensor in placed.own.outside) for tensor in placed.own.touched])
+        for shares in (0 * outside, outside, outside * (np.arange(len(outside)) % 2)):
+            one, least = (
+                np.minimum.accumulate(own.priced(shares, room).min(axis=1))[LEVELS // SMALL :] for own in (some, every)
+            )
+            assert (one <= 1.02 * least).all(), placed.own.layers
+        return some
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_module, "good_nests", both)
+        assert PlanSearch(net, capacity, wishes=Wishes("time", targets.load("edge"))).curve.size
+    return sum(found)
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("capacity", [1 << 15, 1 << 18])
+@pytest.mark.parametrize("build", plan_nets.KINDS, ids=lambda build: build.__name__)
+def test_pairs_of_loops_that_are_left_out_would_save_hardly_any_time(build, capacity):
+    is_scarce = capacity < 1 << 18
+    assert check_intervals(plan_nets.case(build).axes, capacity) or is_scarce
+
+
+@pytest.mark.slow
+@settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_plans.networks(), st.sampled_from([1 << 14, 1 << 15, 1 << 18]))
+def test_the_same_of_random_networks(drawn, capacity):
+    check_intervals(drawn.axes, capacity)
+
+
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_network_of_the_zoo_moves_hardly_more_than_it_must():
@@ -123,7 +167,7 @@ def test_a_network_of_the_zoo_moves_hardly_more_than_it_must():
 
 def test_the_search_names_no_operation_and_no_machine():
     """It knows axes, trees and its own files; of the machine SRAM, clusters, and what a layer takes there."""
-    known = ("axes.", "plan.", "target", "choices", "errors")
+    known = ("axes.", "plan.", "target", "choices", "errors", "extents")
     known = (*(f"frustum.dialects.{room}" for room in known), "frustum.passes.plan.tree")
     for file in Path(search_module.__file__).parent.glob("*.py"):
         tree = ast.parse(file.read_text())
