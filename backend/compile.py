@@ -37,6 +37,7 @@ from frustum.backend.pipeline import (
 from frustum.backend.plan_choice import (
     PLANNED,
     PLANS,
+    ROUGH,
     PlannedModule,
     best_of,
     candidates_beside,
@@ -149,13 +150,24 @@ class _Choosing:
             self.note_network(first, found[1:])
         else:
             return None
-        costs = [*map(self.cost, found)] if len(found) > 1 else []
+        costs = self.costs(found, is_beside=tree is not None) if len(found) > 1 else []
         chosen = found[best_of(costs, is_bound=tree is not None)]
         if chosen.stop == PLANNED:
             if tree is not None:
                 run.arrived(TYPED, tree, chosen.choices)
             run.arrived(PLANNED, chosen.module, chosen.choices)
         return chosen
+
+    def costs(self, found: Sequence[PlannedModule], *, is_beside: bool) -> list[Cost | None]:
+        """Of the candidates, in the order in which they are judged; beside layers that are planned in another way no
+        more of them where one takes so much longer that those behind it hardly take less."""
+        costs = [self.cost(found[0])]
+        for candidate in found[1:]:
+            cost, first = self.cost(candidate), costs[0]
+            costs.append(cost)
+            if is_beside and cost is not None and first is not None and cost.cycles > ROUGH * first.cycles:
+                break
+        return costs
 
     def note_network(self, first: PlannedModule, others: Sequence[PlannedModule]) -> None:
         """What a network asks at least is one figure, whoever plans it: others say what the first has found."""

@@ -105,9 +105,16 @@ class _Groups:
     """Disjoint sets of axes."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self.layers = [frozenset(layer.axes) for layer in layers]
         self.parent: dict[Axis, Axis] = {}
         self.members: dict[Axis, set[Axis]] = {}
+        self.layers: dict[Axis, list[frozenset[Axis]]] = {}
+        """Of each axis the layers that have it."""
+        self.doubled: set[Axis] = set()
+        """Roots of sets of which some layer has two axes."""
+        for layer in layers:
+            own = frozenset(layer.axes)
+            for axis in own:
+                self.layers.setdefault(axis, []).append(own)
         for layer in layers:
             for axis in layer.axes:
                 if not axis.is_tap:
@@ -117,20 +124,27 @@ class _Groups:
         if axis not in self.parent:
             self.parent[axis], self.members[axis] = axis, {axis}
         while self.parent[axis] is not axis:
-            axis = self.parent[axis]
+            self.parent[axis] = axis = self.parent[self.parent[axis]]
         return axis
 
     def join(self, a: Axis, b: Axis) -> None:
         a, b = self.root(a), self.root(b)
         if a is not b:
+            if self.would_double(a, b):
+                self.doubled.add(b)
             self.parent[a] = b
             self.members[b] |= self.members.pop(a)
 
     def join_where_apart(self, a: Axis, b: Axis) -> None:
         a, b = self.root(a), self.root(b)
-        both = self.members[a] | self.members[b]
-        if a is not b and all(len(both & axes) <= 1 for axes in self.layers):
+        if a is not b and not self.would_double(a, b):
             self.join(a, b)
+
+    def would_double(self, a: Axis, b: Axis) -> bool:
+        """Whether some layer then has two axes of one set, of two roots."""
+        few, many = sorted((self.members[a], self.members[b]), key=len)
+        near = (axes for axis in few for axes in self.layers.get(axis, ()))
+        return bool({a, b} & self.doubled) or any(not many.isdisjoint(axes) for axes in near)
 
     def found(self) -> list[Class]:
         return [frozenset(members) for members in self.members.values()]

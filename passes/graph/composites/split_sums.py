@@ -112,8 +112,8 @@ def in_parts(own: ProductSums, parts: int, target: Target) -> int:
 
 
 def adding(own: ProductSums, parts: int, target: Target) -> float:
-    """Cycles in which the parts of a product go to SRAM, to other clusters, and are added up, by two more layers: of
-    these one may wait for the loads of another unit."""
+    """Cycles in which the parts of a product go to SRAM, to other clusters, and are added up, by two more layers,
+    which wait for DRAM as units of their own do: for loads, and behind stores."""
     if parts == 1:
         return 0.0
     cluster, clusters = target.cluster, target.chip.clusters
@@ -121,7 +121,7 @@ def adding(own: ProductSums, parts: int, target: Target) -> float:
     elements = own.groups * own.lines * own.channels * parts
     size = elements * own.element_bytes
     restarts = 4 * 2 * (cluster.sram.latency_cycles + cluster.core.nram.latency_cycles)
-    restarts += 2 * target.chip.dram.latency_cycles
+    restarts += 2 * 2 * target.chip.dram.latency_cycles
     moved = 2 * size / (cores * cluster.core.mvdma.bytes_per_cycle)
     sent = 0.0 if cluster.cdma is None else size / clusters * (clusters - 1) / cluster.cdma.bytes_per_cycle
     added = vector_cycles(cluster.core.vector, 1, ceil_div(elements, cores), own.element_bytes)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from frustum.dialects.axes.classes import Class, classes_apart
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.passes.plan.tree.spans import Dealt, Reads
@@ -26,9 +28,12 @@ def dealings(network: AxisNetwork, clusters: int, wishes: Wishes) -> list[Dealin
 def classes_to_deal(network: AxisNetwork, clusters: int) -> list[Class]:
     """Classes with an axis of at least as many positions as there are clusters, over which no product is summed: those
     that the most layers have, since every cluster makes what has none.  No cluster waits for the steps of others."""
-    reads = Reads(network)
-    found = {
-        group: sum(not group.isdisjoint(layer.axes) for layer in network.layers)
-        for group in classes_apart(network.layers) if may_be_dealt(group, network.layers, reads, clusters)
-    }  # fmt: skip
-    return [group for group, layers in found.items() if layers == max(found.values())]
+    reads, having = Reads(network), Counter(axis for layer in network.layers for axis in layer.axes)
+    layers = {group: sum(having[axis] for axis in group) for group in classes_apart(network.layers)}
+    found = list[Class]()
+    for group in sorted(layers, key=layers.__getitem__, reverse=True):
+        if found and layers[group] < layers[found[0]]:
+            break
+        if may_be_dealt(group, network.layers, reads, clusters):
+            found.append(group)
+    return found

@@ -9,7 +9,8 @@ Source: the machine's closed forms, `dialects/plan/layer_cycles.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,10 +88,10 @@ class ZoneChoice:
 
     def best(self) -> Dealing:
         """The zones with the fewest cycles: of choices that follow each other from those of each group alone, and from
-        one class for as many groups as have it."""
+        one class for as many groups as have it, where these are many."""
         alone = [min(range(len(g.classes)), key=g.cycles.__getitem__) for g in self.groups]
         seen = list[list[int]]()
-        for group in (NONE, *classes_apart(self.reads.network.layers)):
+        for group in (NONE, *self.common()):
             chosen = [
                 next((k for k, own in enumerate(g.classes) if own & group), best)
                 for g, best in zip(self.groups, alone, strict=True)
@@ -99,6 +100,13 @@ class ZoneChoice:
                 seen.append(chosen)
                 chosen = self.along(chosen)
         return self.dealing(min(seen, key=self.total))
+
+    def common(self) -> list[Class]:
+        """Classes of the network that at least half as many layers have as any other one."""
+        layers = self.reads.network.layers
+        having = Counter(axis for layer in layers for axis in layer.axes)
+        found = {group: sum(having[axis] for axis in group) for group in classes_apart(layers)}
+        return [group for group, many in found.items() if 2 * many >= max(found.values())]
 
     def total(self, chosen: list[int]) -> float:
         """Cycles of all groups, and between them."""
@@ -255,7 +263,7 @@ class ZoneChoice:
     def dealing(self, chosen: list[int]) -> Dealing:
         """Groups that hand each other ranges are a zone, and those that have an axis in common; where then no layer has
         two axes of it."""
-        joined = _Joined(self.groups, chosen)
+        joined = _Joined(self.groups, self.place, chosen)
         for first in range(len(self.groups)):
             for second in sorted(self.neighbours[first]):
                 made, read = joined.classes[first], joined.classes[second]
@@ -281,7 +289,11 @@ class ZoneChoice:
 class _Joined:
     """Groups of layers that are one zone."""
 
-    def __init__(self, groups: Sequence[LayerGroup], chosen: Sequence[int]) -> None:
+    def __init__(self, groups: Sequence[LayerGroup], place: Mapping[Layer, int], chosen: Sequence[int]) -> None:
+        self.place, self.having = place, dict[Axis, list[Layer]]()
+        for layer in place:
+            for axis in layer.axes:
+                self.having.setdefault(axis, []).append(layer)
         self.classes = [group.classes[c] for group, c in zip(groups, chosen, strict=True)]
         self.parent = list(range(len(groups)))
         self.axes = [set(own) for own in self.classes]
@@ -298,9 +310,9 @@ class _Joined:
         if a == b:
             return
         few, many = sorted((a, b), key=lambda k: len(self.members[k]))
-        new = self.axes[few] - self.axes[many]
-        both = self.axes[few] | self.axes[many]
-        asked = self.members[few] if not new else [*self.members[few], *self.members[many]]
+        both, new = self.axes[few] | self.axes[many], self.axes[few] - self.axes[many]
+        far = (layer for axis in new for layer in self.having.get(axis, ()) if self.root(self.place[layer]) == many)
+        asked = *self.members[few], *far
         if all(len(both.intersection(layer.axes)) <= 1 for layer in asked):
             self.parent[few] = many
             self.axes[many] = both

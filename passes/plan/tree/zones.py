@@ -82,8 +82,9 @@ class Zones:
             own = tuple(layer for layer in self.layers if self.dealing.number[layer] == number)
             dealt = self.dealing.dealt(number, self.reads)
             reads = self.reads.dealing(dealt, own)
-            extents = Extents(self.extents)
-            extents.update((axis, dealt.share(axis)) for axis in dealt.axes if axis in extents)
+            touched = (axis for layer in own for t in reads.touched[layer] for axis in t.axes)
+            axes = (*(axis for layer in own for axis in layer.axes), *touched)
+            extents = Extents({axis: dealt.share(axis) for axis in axes})
             yield Zone(reads, extents, IntervalKeys(reads, self.layers, numbers))
 
     def _ends(self) -> list[int]:

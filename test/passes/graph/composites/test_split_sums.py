@@ -285,11 +285,11 @@ def test_no_other_number_of_parts_takes_less(own, name):
 
 
 def test_adding_moves_and_adds_every_part():
-    """By hand: 32 results in 16 parts of f32, one of each core; layers wait 4 times, another unit's loads twice."""
+    """By hand: 32 results in 16 parts of f32, one of each core; layers wait 4 times, and as units 4 times for DRAM."""
     machine = target("default")
     own = ProductSums(1, 1, 32, (4096,), 1, 4)
     size = 16 * 32 * 4
-    waits = 4 * 2 * (20 + 4) + 2 * 200
+    waits = 4 * 2 * (20 + 4) + 4 * 200
     moved, sent, added = 2 * size / (16 * 64), size / 4 * 3 / 64, 1
     assert adding(own, 1, machine) == 0
     assert adding(own, 16, machine) == waits + moved + sent + added
