@@ -57,7 +57,6 @@ from frustum.passes.graph.composites.find_normalise import FindNormalise
 from frustum.passes.graph.composites.order_rows import OrderRows
 from frustum.passes.graph.composites.part_products import PartProducts
 from frustum.passes.graph.composites.remove_roundings import RemoveRoundings
-from frustum.passes.graph.composites.split_sums import SplitSums
 from frustum.passes.graph.composites.unroll_recurrences import UnrollRecurrences
 from frustum.passes.graph.convert_at_host import ConvertAtHost
 from frustum.passes.graph.convert_type import ConvertType
@@ -240,9 +239,8 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
         "imported": (),
         "typed": (
             *simpler, *types, ExpandNormalise(), ExpandSoftmax(), SplitReductions(), PoolParts(), PoolInSteps(),
-            OrderRows(), AttentionOnPlanes(), FuseResidual(), PartProducts(), SplitSums(convolutions=False),
-            ConvertAtHost(), FindShuffles(), FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(),
-            NoteCarry(choices.carry),
+            OrderRows(), AttentionOnPlanes(), FuseResidual(), PartProducts(), ConvertAtHost(), FindShuffles(),
+            FindPhases(), LayerMoves(), TurnWeights(), ChooseForms(), OwnOutputs(), NoteCarry(choices.carry),
         ),
         "fused": (
             *measuring_passes(choices),

@@ -28,17 +28,14 @@ class SplitSums(ModulePass):
     Before: matrix products and convolutions of floats, of one group.  After: where all matrix units of the machine take
     fewer cycles with parts, the cycles that the parts take to be added up with them, the product has one dimension
     more, of parts, and a reduction of it follows; then the bias, the residual and the activation.  Sums of a part are
-    of the type of elements.  Matrix products alone without `convolutions`, of which units by tiles make groups slowly.
+    of the type of elements.
     """
 
     name = "frustum-graph-split-sums"
 
-    convolutions: bool = True
-
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        target, kinds = target_of(op), (g.MatmulOp, *([g.ConvOp] if self.convolutions else []))
-        for each in [o for o in op.walk() if isinstance(o, kinds)]:
-            assert isinstance(each, g.MatmulOp | g.ConvOp)
+        target = target_of(op)
+        for each in [o for o in op.walk() if isinstance(o, g.MatmulOp | g.ConvOp)]:
             if may_split(each) and (parts := best_parts(sums_of(each), target)) > 1:
                 split(each, parts)
 
