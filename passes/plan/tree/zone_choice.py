@@ -80,6 +80,14 @@ def cuts(group: Class, recurrence: AxisRecurrence) -> bool:
 class ZoneChoice:
     """The classes of one network on one machine."""
 
+    reads: Reads
+    clusters: int
+    target: Target
+    cluster: ClusterCycles
+    groups: list[LayerGroup]
+    place: dict[Layer, int]
+    """Of each layer the number of its group."""
+
     def __init__(self, reads: Reads, clusters: int, target: Target) -> None:
         self.reads, self.clusters, self.target = reads, clusters, target
         self.cluster = ClusterCycles(target.cluster)
@@ -289,8 +297,15 @@ class ZoneChoice:
 class _Joined:
     """Groups of layers that are one zone."""
 
+    place: Mapping[Layer, int]
+    having: dict[Axis, list[Layer]]
+    classes: list[Class]
+    parent: list[int]
+    axes: list[set[Axis]]
+    members: list[list[Layer]]
+
     def __init__(self, groups: Sequence[LayerGroup], place: Mapping[Layer, int], chosen: Sequence[int]) -> None:
-        self.place, self.having = place, dict[Axis, list[Layer]]()
+        self.place, self.having = place, {}
         for layer in place:
             for axis in layer.axes:
                 self.having.setdefault(axis, []).append(layer)

@@ -69,11 +69,19 @@ def dealt_of(reads: Reads, group: Class, layers: Sequence[Layer], clusters: int)
 class Zones:
     """The zones of a dealing, in an order of layers."""
 
+    reads: Reads
+    layers: tuple[Layer, ...]
+    dealing: Dealing
+    extents: Extents
+    """Of all clusters together."""
+    zones: tuple[Zone, ...]
+    ends: list[int]
+    """Of each layer's place where the run of layers of its zone ends."""
+
     def __init__(self, reads: Reads, layers: tuple[Layer, ...], dealing: Dealing, numbers: dict[object, int]) -> None:
         self.reads, self.layers, self.dealing = reads, layers, dealing
         axes = (*(layer.axes for layer in layers), *(tensor.axes for tensor in reads.network.tensors))
         self.extents = Extents({axis: axis.extent for own in axes for axis in own})
-        """Of all clusters together."""
         self.zones = tuple(self._zones(numbers))
         self.ends = self._ends()
 
