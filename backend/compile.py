@@ -161,11 +161,10 @@ class _Choosing:
     def costs(self, found: Sequence[PlannedModule], *, is_beside: bool) -> list[Cost | None]:
         """Of the candidates, in the order in which they are judged; beside layers that are planned in another way no
         more of them where one takes so much longer that those behind it hardly take less."""
-        costs = [self.cost(found[0])]
-        for candidate in found[1:]:
-            cost, first = self.cost(candidate), costs[0]
+        costs, first = list[Cost | None](), self.cost(found[0])
+        for cost in map(self.cost, found):
             costs.append(cost)
-            if is_beside and cost is not None and first is not None and cost.cycles > ROUGH * first.cycles:
+            if is_beside and first is not None and cost is not None and cost.cycles > ROUGH * first.cycles:
                 break
         return costs
 

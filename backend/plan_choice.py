@@ -97,7 +97,8 @@ def products_in(op: Operation, *, is_unrolled: bool) -> int:
 
 def candidates_beside(tree: ModuleOp, choices: Choices, run: Run, cost: Cost | None) -> list[PlannedModule]:
     """The same of layers that are planned in another way too, and whose run costs so much; None: they do not fit.
-    Plans that are judged to be worse are left out, and so is what keeps a network from having any."""
+    Plans that are judged to take more than `ROUGH` times the cycles are left out, and so is what keeps a network
+    from having any."""
     own = replace(choices, policy=TREE, plans=FEW, work=WORK)
     if cost is not None:
         own = replace(own, most=(int(MORE * cost.data_bytes), int(ROUGH * cost.cycles)))

@@ -24,8 +24,8 @@ LIMITS = {
     # layer's own axes were dealt to clusters
     "lines of code": 84_000,
     "files": 602,
-    "longest file": 485,
-    "longest class": 300,
+    "longest file": 480,
+    "longest class": 295,
     "longest function": 75,
     "most arguments": 12,
     "circles of imports at run time": 0,

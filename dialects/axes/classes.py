@@ -110,7 +110,7 @@ class _Groups:
         self.layers: dict[Axis, list[frozenset[Axis]]] = {}
         """Of each axis the layers that have it."""
         self.doubled: set[Axis] = set()
-        """Roots of sets of which some layer has two axes."""
+        """Roots of sets that contain two axes of one layer."""
         for layer in layers:
             own = frozenset(layer.axes)
             for axis in own:
@@ -141,7 +141,7 @@ class _Groups:
             self.join(a, b)
 
     def would_double(self, a: Axis, b: Axis) -> bool:
-        """Whether some layer then has two axes of one set, of two roots."""
+        """Whether the union of two sets, given by their roots, contains two axes of one layer."""
         few, many = sorted((self.members[a], self.members[b]), key=len)
         near = (axes for axis in few for axes in self.layers.get(axis, ()))
         return bool({a, b} & self.doubled) or any(not many.isdisjoint(axes) for axes in near)

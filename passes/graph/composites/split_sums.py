@@ -15,6 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import ceil_div
+from frustum.dialects.plan.layer_cycles import ClusterCycles
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import vector_cycles
 from frustum.passes.analysis.module import target_of
@@ -117,8 +118,7 @@ def adding(own: ProductSums, parts: int, target: Target) -> float:
     cores = clusters * cluster.cores
     elements = own.groups * own.lines * own.channels * parts
     size = elements * own.element_bytes
-    restarts = 4 * 2 * (cluster.sram.latency_cycles + cluster.core.nram.latency_cycles)
-    restarts += 2 * 2 * target.chip.dram.latency_cycles
+    restarts = 4 * ClusterCycles(cluster).restart + 2 * 2 * target.chip.dram.latency_cycles
     moved = 2 * size / (cores * cluster.core.mvdma.bytes_per_cycle)
     sent = 0.0 if cluster.cdma is None else size / clusters * (clusters - 1) / cluster.cdma.bytes_per_cycle
     added = vector_cycles(cluster.core.vector, 1, ceil_div(elements, cores), own.element_bytes)

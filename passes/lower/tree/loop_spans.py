@@ -25,7 +25,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.ranges import Ranged
-from frustum.dialects.plan.rates import rates_of
+from frustum.dialects.plan.rates import Rates
 from frustum.dialects.plan.tree import Halo, Loop
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Gate
@@ -75,6 +75,8 @@ class PlanLoop:
     """None makes more than its share of the range."""
     edges: tuple[int, ...] = ()
     """Of some of the plan's passes, where not all are of one length."""
+    rates: Rates = field(default_factory=dict)
+    """Of a loop over clusters: how ranges of the other axes go on."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,7 @@ class LoopSpans(Ranged):
             return Span(start, extent, own.bound, own.start + last if passes * extent > last - first else own.limit)
         share = Fraction(own.extent, outer.extent) * loop.step
         if loop.level == CLUSTERS and own == whole(axis):
-            step = math.ceil(rates_of(loop.axis, loop.group, loop.inside)[axis] * loop.step)
+            step = math.ceil(loop.rates[axis] * loop.step)
             extent = max(step, own.extent - step * (loop.count - 1))  # what is left over the last cluster has too
             return Span(index(loop.level, step), extent, own.bound, own.limit)
         if share.denominator > 1:

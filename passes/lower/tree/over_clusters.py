@@ -16,7 +16,7 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.clusters import distributed_in, shares_of
-from frustum.dialects.plan.rates import edges_of
+from frustum.dialects.plan.rates import edges_of, rates_of
 from frustum.dialects.plan.tree import Halo, Loop, Node, Resident
 from frustum.dialects.plan.tree import Sequence as Children
 from frustum.passes.lower.tree.code import Code
@@ -58,7 +58,8 @@ class OverClusters(LoopSpans):
         is_alone = node.halo is Halo.EXCHANGED
         if is_alone and node.passes < self.code.clusters:
             raise NotLowered(f"{title(node)}: exchange with clusters that have no range")
-        return PlanLoop(axis, group, inside, CLUSTERS, step, node.passes, is_alone=is_alone)
+        rates = rates_of(axis, group, inside)
+        return PlanLoop(axis, group, inside, CLUSTERS, step, node.passes, is_alone=is_alone, rates=rates)
 
     def cluster_spans(self, node: Loop, made: Made) -> dict[str, dict[Axis, Span]]:
         """What layers make in a loop over clusters; nothing in those for which there is no range."""

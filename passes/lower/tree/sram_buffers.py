@@ -348,8 +348,8 @@ class SramBuffers(OverClusters, RunningNumbers):
         running = self.running(layer)
         axes = () if running is None or layer.role == "sums" else tuple(running.strides)
         found = kernels_of(layer, is_parted=self.statistics_of(layer) not in self.at_once, running=axes)
-        dealt = frozenset[Axis]() if self.dealt is None else self.dealt.group
-        if self.dealt is None or dealt.isdisjoint(axis for axis in layer.axes if axis not in layer.result.axes):
+        summed = {axis for axis in layer.axes if axis not in layer.result.axes}
+        if self.dealt is None or self.dealt.group.isdisjoint(summed):
             return found
         return [kernel.of_parts(self.code.clusters, are_equal=self.dealt.are_equal) for kernel in found]
 

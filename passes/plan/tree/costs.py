@@ -143,7 +143,7 @@ class NestCosts:
     ) -> Floats:  # fmt: skip
         """Bytes that the port could have moved, [candidates].  `parts`: of each loop from the outermost; `tiles`: bytes
         of tensors in a pass; `inside`: those that no other layers have; `sliced`: axes of sums along which operands
-        stream; `most_at_once`: if engines worked at once as much as in a loop of many passes."""
+        stream; `most_at_once`: assume that engines overlap as in a loop of many passes."""
         cuts = [self.cut(layer, k, extents, parts) for k, layer in enumerate(layers)]
         stored = [self.stored(layer, tiles, inside) for layer in layers]
         runs = np.array([each for _, each in cuts])

@@ -152,7 +152,7 @@ class Dealt:
 
 
 class Reads:
-    """Of every layer of a network what it reads, axis by axis; found once.  Clusters deal axes of `layers`."""
+    """What every layer of a network reads, axis by axis; computed once.  `layers`: those whose axes are dealt."""
 
     network: AxisNetwork
     dealt: Dealt

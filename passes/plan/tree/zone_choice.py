@@ -187,7 +187,7 @@ class ZoneChoice:
 
     @cached_property
     def neighbours(self) -> list[set[int]]:
-        """Of each group those that read what it makes, and whose results it reads."""
+        """For each group, the groups that read its results and those whose results it reads."""
         found: list[set[int]] = [set() for _ in self.groups]
         for tensor, users in self.reads.users.items():
             if tensor in self.reads.network.maker:
@@ -229,7 +229,7 @@ class ZoneChoice:
         return {}
 
     def is_in_ranges(self, tensor: Tensor, made: Class, layers: tuple[Layer, ...], read: Class) -> bool:
-        """Whether a cluster that makes its range of a tensor has made, but for borders, what it reads."""
+        """Whether a cluster reads, apart from borders, only the range of a tensor that it made itself."""
         if made.isdisjoint(tensor.axes):
             return True
         reads = [each for layer in layers for each in self.reads.of[layer] if each.tensor is tensor]

@@ -49,11 +49,6 @@ class Dealing:
         """One class for all layers."""
         return Dealing(clusters, (group,), dict.fromkeys(layers, 0))
 
-    def dealt(self, number: int, reads: Reads) -> Dealt:
-        """The class of a zone, with the ranges of its axes."""
-        layers = tuple(layer for layer, own in self.number.items() if own == number)
-        return dealt_of(reads, self.classes[number], layers, self.clusters)
-
 
 def dealt_of(reads: Reads, group: Class, layers: Sequence[Layer], clusters: int) -> Dealt:
     """A class with the ranges of its axes, of these layers."""
@@ -86,10 +81,12 @@ class Zones:
         self.ends = self._ends()
 
     def _zones(self, numbers: dict[object, int]) -> Iterator[Zone]:
-        for number in range(len(self.dealing.classes)):
-            own = tuple(layer for layer in self.layers if self.dealing.number[layer] == number)
-            dealt = self.dealing.dealt(number, self.reads)
-            reads = self.reads.dealing(dealt, own)
+        members: list[list[Layer]] = [[] for _ in self.dealing.classes]
+        for layer in self.layers:
+            members[self.dealing.number[layer]].append(layer)
+        for group, own in zip(self.dealing.classes, members, strict=True):
+            dealt = dealt_of(self.reads, group, own, self.dealing.clusters)
+            reads = self.reads.dealing(dealt, tuple(own))
             touched = (axis for layer in own for t in reads.touched[layer] for axis in t.axes)
             axes = (*(axis for layer in own for axis in layer.axes), *touched)
             extents = Extents({axis: dealt.share(axis) for axis in axes})
@@ -141,7 +138,12 @@ class Zones:
 
     def is_dealt(self, tensor: Tensor) -> bool:
         """Whether a zone has ranges of a tensor."""
-        return any(zone.dealt.has(tensor) for zone in self.zones)
+        return not self._dealt.isdisjoint(tensor.axes)
+
+    @cached_property
+    def _dealt(self) -> Class:
+        """The axes that are dealt in some zone."""
+        return frozenset().union(*self.dealing.classes)
 
     def sent(self, tensor: Tensor) -> float:
         """Bytes of a tensor that each cluster sends to the others: where it makes a range and all hold the whole."""

@@ -183,7 +183,6 @@ class MomentsKernel(StatisticsKernel):
             kept.binary("sub", squares, total, squares)
         kept.unary("clip", squares, out[1], 0.0, LARGEST)
 
-
     def join_part(self, code: Code, work: Work, other: Fetched, number: int) -> None:
         """Adds the mean and the variance, or the mean square, of another part to those of so many."""
         (_, apart, share, *_), (mean, variance) = work.scratch, work.out.both()
