@@ -15,6 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from frustum.dialects import graph as g
 from frustum.dialects.extents import ceil_div
+from frustum.dialects.plan.clusters import linked_clusters
 from frustum.dialects.plan.layer_cycles import ClusterCycles
 from frustum.dialects.target import Target
 from frustum.dialects.target.durations import vector_cycles
@@ -99,7 +100,7 @@ def in_parts(own: ProductSums, parts: int, target: Target) -> int:
     found = list[int]()
     for by_clusters, by_cores in itertools.product(range(len(whole)), repeat=2):
         share = list(whole)
-        for axis, count in (by_clusters, target.chip.clusters), (by_cores, target.cluster.cores):
+        for axis, count in (by_clusters, linked_clusters(target)), (by_cores, target.cluster.cores):
             share[axis] = ceil_div(share[axis], min(count, share[axis]))
         *several, lines, channels = share
         fills = min(
@@ -114,7 +115,7 @@ def adding(own: ProductSums, parts: int, target: Target) -> float:
     which wait for DRAM as units of their own do: for loads, and behind stores."""
     if parts == 1:
         return 0.0
-    cluster, clusters = target.cluster, target.chip.clusters
+    cluster, clusters = target.cluster, linked_clusters(target)
     cores = clusters * cluster.cores
     elements = own.groups * own.lines * own.channels * parts
     size = elements * own.element_bytes

@@ -108,7 +108,8 @@ def small() -> Target:
 def kinds_of_runs(own_machine: Path) -> Iterator[Mapping[str, Any]]:
     """Reports of runs that differ in what they say."""
     network = onnx_models.network()
-    yield frustum.run(frustum.compile(network, own_machine), check=True).report
+    yield frustum.run(frustum.compile(network, own_machine, policy="optimal"), check=True).report
+    yield frustum.run(frustum.compile(network, "edge", policy="tree"), mode="timing").report
     yield frustum.run(frustum.compile(network, "edge", dtype="int8"), mode="timing").report
     yield frustum.run(frustum.compile(network, "edge", host="only"), check=True).report
     yield frustum.run(frustum.compile(network, "edge"), mode="timing", stream=2).report

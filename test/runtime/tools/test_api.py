@@ -207,7 +207,7 @@ def test_a_report_shows_its_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_layer_is_checked_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(onnx_models.save(tmp_path))
-    made = frustum.compile(path, "edge")
+    made = frustum.compile(path, "edge", policy="optimal")
     check = frustum.run(made, check="layers").report["check"]
     assert check["faults"] == [] and [each["layer"] for each in check["layers"]] == ["conv", "pool", "mean", "dense"]
     assert made.hashes == Compiled.of(made.save(tmp_path / "out")).hashes

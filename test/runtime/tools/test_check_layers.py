@@ -198,7 +198,7 @@ PASSES = [
 @pytest.mark.parametrize(("step", "change", "stop", "layer"), PASSES, ids=[change.__name__ for _, change, *_ in PASSES])
 def test_a_wrong_pass_is_named(step, change, stop, layer, checked, monkeypatch: pytest.MonkeyPatch) -> None:
     after(monkeypatch, step, change)
-    code, err, check = checked()
+    code, err, check = checked("--target", "edge", "--policy", "optimal")
     assert code == 3, err
     (fault,) = check["faults"]
     assert f"by {step.name} (stop '{stop}')" in fault

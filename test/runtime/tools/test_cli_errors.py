@@ -655,6 +655,7 @@ def test_a_reproducer_runs_to_the_same_error(
     if from_text:
         stages = tmp_path / "stages"
         words = ["compile", model, "-o", tmp_path / "out", "--target", "edge", "--dump-ir", stages]
+        words += ["--policy", "optimal"]
         assert cli.main([*map(str, words)]) == 0
         model = str(stages / "01-typed.mlir")
     steps = [step for stop in stops_after("typed" if from_text else "imported") for step in passes_to(stop, Choices())]
