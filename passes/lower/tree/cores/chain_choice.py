@@ -41,7 +41,15 @@ FAR = 1.5
 """Ways that take so many times the cycles of the best one so far are not looked at further. 2026-11-29."""
 
 
-PartOf: TypeAlias = Callable[[Mapping[Axis, int], Axis | None, Mapping[Axis, int]], Made | None]
+@dataclass(frozen=True)
+class ChainPiece:
+    """Of a piece of a chain the spans of all layers, and their axes that some pass or core clips."""
+
+    spans: Made
+    clipped: Mapping[str, frozenset[Axis]]
+
+
+PartOf: TypeAlias = Callable[[Mapping[Axis, int], Axis | None, Mapping[Axis, int]], ChainPiece | None]
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,8 @@ def is_on_matrix(kernel: Kernel) -> bool:
 class ChainChoice:
     """All ways to cut a chain.
 
-    `ways`: kernels of each layer; `part`: spans of all layers for such extents of the last one's result, dealt along an
-    axis, in so many passes of each, or None where there are none; `made`: their spans as a whole; `leaving`: what
+    `ways`: kernels of each layer; `part`: a piece with such extents of the last one's result, dealt along an axis, in
+    so many passes of each, or None where there are none; `made`: their spans as a whole; `leaving`: what
     leaves the core; `early`: whether loops around let operands come a pass ahead.
     """
 
@@ -190,9 +198,11 @@ class ChainChoice:
         """Where the loop over an axis stands: that over sums inside, others by their passes."""
         return lambda axis: (axis is self.summed, counts[axis])
 
-    def cycles(self, chain: CoreChain, parts: Made, most: float) -> float | None:
+    def cycles(self, chain: CoreChain, piece: ChainPiece, most: float) -> float | None:
         """Of the busiest core; None where a piece does not fit, or it takes more than the most."""
-        account, core = ChainAccount(self, chain, parts), self.code.target.core
+        if not all(is_sayable(kernel, piece) for kernel in chain.kernels):
+            return None
+        account, core = ChainAccount(self, chain, piece.spans), self.code.target.core
         for number in range(len(chain.kernels)):
             if not account.add(number) or account.passes * max(account.engines.values()) > most:
                 return None
@@ -211,15 +221,27 @@ class KnownSpans:
 
     def __init__(self, part: PartOf) -> None:
         self.part: PartOf = part
-        self.known: dict[tuple[Any, ...], Made | None] = {}
+        self.known: dict[tuple[Any, ...], ChainPiece | None] = {}
         self.most: float = math.inf
 
-    def of(self, extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> Made | None:
+    def of(self, extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> ChainPiece | None:
         """What `ChainChoice.part` says."""
         key = dealt, *extents.items(), *counts.items()
         if key not in self.known:
             self.known[key] = self.part(extents, dealt, counts)
         return self.known[key]
+
+
+def is_sayable(kernel: Kernel, piece: ChainPiece) -> bool:
+    """Whether instructions can say a piece: of axes in one dimension the outermost alone may be clipped."""
+    if kernel.may_split:
+        return True
+    spans, clipped = piece.spans[kernel.layer.name], piece.clipped[kernel.layer.name]
+    for group in kernel.groups():
+        live = [axis for axis in group if axis in clipped or span_of(spans, axis).extent > 1]
+        if not clipped.isdisjoint(live[1:]):
+            return False
+    return True
 
 
 class ChainAccount:

@@ -75,7 +75,7 @@ class ChainWriter:
                 self.keep_running(writer)
             self.move_running(parts, "in")
             sums = last.part.sums
-            if sums.levels:
+            if sums.levels and last.layer.macs:
                 both = Sums((*sums.levels, level), (*sums.counts, self.chain.counts[-1]))
                 last.part = replace(last.part, sums=both)
             else:

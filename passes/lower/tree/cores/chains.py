@@ -18,14 +18,14 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Affine, Span
-from frustum.passes.lower.tree.cores.chain_choice import ChainChoice, CoreChain
+from frustum.passes.lower.tree.cores.chain_choice import ChainChoice, ChainPiece, CoreChain
 from frustum.passes.lower.tree.cores.chain_writer import ChainWriter
 from frustum.passes.lower.tree.cores.links import reads_in_core
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import PartWriter, Pieces
-from frustum.passes.lower.tree.spans import NotLowered, end, span_of, step_at
+from frustum.passes.lower.tree.spans import NotLowered, Spans, end, span_of, step_at
 from frustum.passes.lower.tree.streams.streaming import Streaming
 
 LONGEST = 8
@@ -108,7 +108,7 @@ class Chains(Streaming):
         users = [name for name in names if name == layer.name or tensor in self.read_by(name)]
         is_near = tensor in own or self.is_here(tensor)
         is_whole = not self.sum_levels(layer, made) and not self.does_stay(tensor, users) and tensor not in self.carried
-        return is_near and is_whole and (self.dealt is None or not self.dealt.is_exchanged)
+        return is_near and is_whole and not self.is_sent(layer, made)
 
     def choices(self, layers: Sequence[Layer], made: Made) -> list[CoreChain]:
         """Ways to make these layers as a chain, sums of the last one at once or in pieces along an axis; the best
@@ -118,7 +118,9 @@ class Chains(Streaming):
 
     def summed(self, last: Layer, made: Made) -> list[Axis]:
         """Axes along which sums of a layer may go on in the cores."""
-        if not last.macs or (self.running(last) is None and self.sum_levels(last, made)):
+        has_numbers = self.running(last) is not None
+        may_go_on = (has_numbers or not self.sum_levels(last, made)) if last.macs else not has_numbers
+        if not may_go_on or not any(kernel.adds for kernel in self.kernels(last)):
             return []
         own = (axis for axis in last.combine if axis not in last.result.axes and not axis.is_tap)
         return [axis for axis in own if span_of(made[last.name], axis).extent > 1]
@@ -136,6 +138,8 @@ class Chains(Streaming):
             kernels = self.kernels(layer)
             if is_own:
                 kernels = kernels_of(layer, running=running, is_divided=False, in_passes=axis is not None)
+            if axis is not None and layer is layers[-1]:
+                kernels = [kernel for kernel in kernels if kernel.adds]
             earlier = [each.result for each in layers[:number]]
             found.append([k for k in kernels if all(reads_in_core(k, tensor) for tensor in earlier)])
         return found
@@ -153,21 +157,26 @@ class Chains(Streaming):
         ways = self.ways(layers, axis)
         leaving = frozenset(layer.result for layer in layers if self.leaves_core(layer, layers))
 
-        def part(extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> Made | None:
+        def part(extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> ChainPiece | None:
             order = tuple(counts)
             chain = CoreChain((), extents, dealt, order, tuple(counts.values()), 0.0)
             try:
                 with self.code.supposed(chain.counts) as indices:
                     found = self.parts_of(layers, self.cut_of(layers[-1], chain, made, indices), made)
+                    clipped = {name: self.clipped(spans) for name, spans in found.items()}
             except NotLowered:
                 return None
             level = self.code.depth + len(order) - 1
             makes_anew = any(not self.moving_axes(layer, found, level) for layer in layers[:-1]) if axis else False
             own = (layer for layer in layers[:-1] if layer.result in leaving)
             is_whole = all(self.is_covered(layer, found, made, chain) for layer in own)
-            return found if is_whole and not makes_anew else None
+            return ChainPiece(found, clipped) if is_whole and not makes_anew else None
 
         return ChainChoice(self.code, ways, part, made, self.elements, leaving, bool(self.code.depth), axis).best()
+
+    def clipped(self, spans: Spans) -> frozenset[Axis]:
+        """Axes that some pass of the loops that are open, or some core, clips."""
+        return frozenset(axis for axis, span in spans.items() if not self.code.is_inside(self.code.plain(span)))
 
     def is_covered(self, layer: Layer, parts: Made, made: Made, chain: CoreChain) -> bool:
         """Whether the pieces of a layer in a chain are all of its result."""
@@ -210,6 +219,9 @@ class Chains(Streaming):
 
     def piece_in(self, span: Span, outer: Span) -> Span:
         """What of a span is inside another one."""
+        if span.start.is_constant and outer.start.is_constant and span.limit is None and outer.limit is None:
+            first, last = max(span.start.base, outer.start.base), min(end(span).base, end(outer).base)
+            return Span(Affine(first), last - first, outer.bound)
         before, beyond = span.start - outer.start, end(outer) - end(span)
         is_first = outer.start.is_constant and outer.start.base == 0
         if self.code.extremes(before)[0] < 0 and not is_first:
