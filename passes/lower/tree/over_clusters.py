@@ -133,21 +133,6 @@ class OverClusters(LoopSpans):
 
     # ------------------------------------------------------------ exchange
 
-    def is_sent(self, layer: Layer, made: Made) -> bool:
-        """Whether clusters want what lies beyond their own shares of a result."""
-        if self.dealt is None or not self.dealt.is_exchanged:
-            return False
-        users = [name for name in self.dealt.layers if layer.result in self.read_by(name)]
-        wanted = self.box_of(layer.result, users, made) if users else {}
-        for axis, span in wanted.items():
-            own = own_share(span_of(made[layer.name], axis))
-            if not own.start.cluster and not span.start.cluster:
-                continue
-            beside = span.start - own.start, end(own) - end(span)
-            if any(self.code.extremes(each)[0] < 0 for each in beside):
-                return True
-        return False
-
     def exchange(
         self, tensor: Tensor, place: Place, made: Mapping[Axis, Span], wanted: Mapping[Axis, Span],
         conditions: Sequence[Affine] = (),

@@ -25,6 +25,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import PartWriter, Pieces
+from frustum.passes.lower.tree.over_clusters import own_share
 from frustum.passes.lower.tree.spans import NotLowered, Spans, end, span_of, step_at
 from frustum.passes.lower.tree.streams.streaming import Streaming
 
@@ -109,6 +110,21 @@ class Chains(Streaming):
         is_near = tensor in own or self.is_here(tensor)
         is_whole = not self.sum_levels(layer, made) and not self.does_stay(tensor, users) and tensor not in self.carried
         return is_near and is_whole and not self.is_sent(layer, made)
+
+    def is_sent(self, layer: Layer, made: Made) -> bool:
+        """Whether clusters want what lies beyond their own shares of a result."""
+        if self.dealt is None or not self.dealt.is_exchanged:
+            return False
+        users = [name for name in self.dealt.layers if layer.result in self.read_by(name)]
+        wanted = self.box_of(layer.result, users, made) if users else {}
+        for axis, span in wanted.items():
+            own = own_share(span_of(made[layer.name], axis))
+            if not own.start.cluster and not span.start.cluster:
+                continue
+            beside = span.start - own.start, end(own) - end(span)
+            if any(self.code.extremes(each)[0] < 0 for each in beside):
+                return True
+        return False
 
     def choices(self, layers: Sequence[Layer], made: Made) -> list[CoreChain]:
         """Ways to make these layers as a chain, sums of the last one at once or in pieces along an axis; the best
