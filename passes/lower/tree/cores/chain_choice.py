@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -24,9 +25,8 @@ from frustum.dialects.target.durations import vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.links import tensors_of, wants_of
-from frustum.passes.lower.tree.cores.piece_costs import Extents, PieceCosts
+from frustum.passes.lower.tree.cores.piece_costs import Extents, PieceCosts, units_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
-from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.pieces import halves
 from frustum.passes.lower.tree.spans import Spans, span_of, step_at
@@ -67,10 +67,13 @@ class CoreChain:
 
     @property
     def stages(self) -> list[int]:
-        """Of each layer: another engine takes what is made a pass later."""
-        found = [0]
-        for before, kernel in itertools.pairwise(self.kernels):
-            found.append(found[-1] + (is_on_matrix(before) is not is_on_matrix(kernel)))
+        """Of each layer: other units take what is made a pass later."""
+        found = list[int]()
+        for kernel in self.kernels:
+            makers = zip(self.kernels, found, strict=False)
+            read = ((each, stage) for each, stage in makers if wants_of(kernel, each.layer.result))
+            later = (stage + (units_of(each) != units_of(kernel)) for each, stage in read)
+            found.append(max(later, default=0))
         return found
 
     def copies(self, number: int, *, leaves: bool) -> int:
@@ -81,10 +84,6 @@ class CoreChain:
         made, stages = self.kernels[number].layer.result, self.stages
         readers = [k for k, kernel in enumerate(self.kernels) if k > number and wants_of(kernel, made)]
         return 1 + max([int(leaves), *(stages[k] - stages[number] for k in readers)])
-
-
-def is_on_matrix(kernel: Kernel) -> bool:
-    return isinstance(kernel, ProductKernel) and not kernel.on_vector
 
 
 @dataclass(frozen=True)
@@ -189,9 +188,8 @@ class ChainChoice:
 
     def least_cycles(self, kernels: Sequence[Kernel]) -> int:
         """No piece takes fewer: instructions wait for their memories."""
-        of_matrix = sum(map(is_on_matrix, kernels))
-        target = self.code.target
-        waits = max(of_matrix, len(kernels) - of_matrix) * target.core.nram.latency_cycles
+        target, users = self.code.target, Counter(unit for kernel in kernels for unit in units_of(kernel))
+        waits = max(users.values()) * target.core.nram.latency_cycles
         return max(waits, 0 if self.summed else target.cluster.sram.latency_cycles)
 
     def place_in(self, counts: Mapping[Axis, int]) -> Callable[[Axis], tuple[bool, int]]:
@@ -213,7 +211,7 @@ class ChainChoice:
                 return None
         begins = math.prod(chain.counts[:-1])
         first = account.first + account.engines["mvdma"]
-        return account.passes * max(account.engines.values()) + begins * first + account.once
+        return (account.passes - begins) * max(account.engines.values()) + begins * first + account.once
 
 
 class KnownSpans:
@@ -275,9 +273,10 @@ class ChainAccount:
             return False
         costs = PieceCosts(self.code, kernel, spans, elements)
         extents = {axis: np.array([span.extent]) for axis, span in spans.items()}
-        computing = _number(costs.computing(extents)) + core.nram.latency_cycles
-        self.engines["matrix" if is_on_matrix(kernel) else "vector"] += computing
-        self.first += computing
+        computing = {unit: _number(cycles) for unit, cycles in costs.of_units(extents).items()}
+        for unit, cycles in computing.items():
+            self.engines[unit] += cycles + core.nram.latency_cycles
+        self.first += max(computing.values()) + core.nram.latency_cycles
         for want in kernel.wants:
             if self.made.isdisjoint(tensors_of(layer, want)):
                 self.operand(costs, want, extents, spans, whole)

@@ -49,14 +49,20 @@ class Chains(Streaming):
     def chains_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Iterator[CoreChain]:
         """Chains that begin with the first of these layers and take fewer cycles than their layers one by one: the
         longest first, and of these the fastest."""
-        layers = self.linked(names, own, made)
-        while len(layers) > 1:
+        linked = self.linked(names, own, made)
+        for layers in (linked[:count] for count in range(len(linked), 1, -1)):
+            if not self.is_joined(layers):
+                continue
             crossing = self.crossing(layers, made)
             moved = sum(self.size_of(tensor, box) for tensor, box in crossing.items())
             most = PAYS * sum(self.alone(layer, made) for layer in layers)
             most -= moved / self.code.target.chip.dram.port_bytes_per_cycle
             yield from (chain for chain in self.choices(layers, made) if chain.cycles < most)
-            layers = layers[:-1]
+
+    def is_joined(self, layers: Sequence[Layer]) -> bool:
+        """Whether layers of a chain read all results but the last one's: what they read of these says which piece each
+        makes."""
+        return all(any(layer.result in self.read_by(each.name) for each in layers) for layer in layers[:-1])
 
     def alone(self, layer: Layer, made: Made) -> float:
         """Cycles of a layer by itself."""
@@ -92,8 +98,7 @@ class Chains(Streaming):
             size = sum(self.size_of(tensor, box) for tensor, box in self.crossing([*found, layer], made).items())
             is_near = self.used + size <= self.capacity
             if found:
-                last = found[-1].result
-                is_near &= last in self.read_by(name) and self.may_stay(found[-1], names, own, made)
+                is_near &= self.may_stay(found[-1], names, own, made)
                 is_near &= any(all(reads_in_core(kernel, t) for t in inside) for kernel in self.kernels(layer))
             if not is_near or any(not span.extent for span in made[name].values()):
                 break

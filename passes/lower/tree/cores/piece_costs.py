@@ -30,6 +30,13 @@ Extents: TypeAlias = dict[Axis, NDArray[np.int64]]
 """Of each axis the extent of a piece, for all candidates."""
 
 
+def units_of(kernel: Kernel) -> tuple[str, ...]:
+    """The units of a core that work on a piece."""
+    if isinstance(kernel, SharedKernel):
+        return "matrix", "vector"
+    return ("matrix",) if isinstance(kernel, ProductKernel) and not kernel.on_vector else ("vector",)
+
+
 class PieceCosts:
     """What pieces of one part of a layer take: bytes of the cores' memories, and cycles."""
 
@@ -230,10 +237,15 @@ class PieceCosts:
 
     def computing(self, extents: Extents, *, is_exact: bool = False) -> Any:
         """Of one piece; exactly, or with every fill of the lines as a full one."""
+        first, *more = self.of_units(extents, is_exact=is_exact).values()
+        return np.maximum(first, *more) if more else first
+
+    def of_units(self, extents: Extents, *, is_exact: bool = False) -> dict[str, Any]:
+        """The same of each unit that works on it."""
         kernel = self.kernel
-        if isinstance(kernel, SharedKernel):
-            return np.maximum(*(self.of_kernel(each, own, is_exact=is_exact) for each, own in kernel.extents(extents)))
-        return self.of_kernel(kernel, extents, is_exact=is_exact)
+        parts = kernel.extents(extents) if isinstance(kernel, SharedKernel) else [(kernel, extents)]
+        units = zip(units_of(kernel), parts, strict=True)
+        return {unit: self.of_kernel(each, own, is_exact=is_exact) for unit, (each, own) in units}
 
     def of_kernel(self, kernel: Kernel, extents: Extents, *, is_exact: bool) -> Any:
         """The same where a kernel makes it alone."""
