@@ -162,6 +162,14 @@ def _row(operand: Operand, positions: tuple[Axis, ...]) -> tuple[tuple[Axis, ...
     return (), 1
 
 
+def divided(layer: Layer, extents: PartExtents) -> Any:
+    """Passes in which a part of what an online reduction weighs is multiplied with a number of f32, its sum so far;
+    none of all of it: then the readers' sums are divided."""
+    weighed = (axis for axis, rule in layer.combine.items() if rule is Combine.ONLINE and axis in layer.result.axes)
+    cut: Any = sum(axis.extent > extents.get(axis, axis.extent) for axis in weighed)
+    return 4 // width_of(layer) * (cut > 0)
+
+
 @dataclass(frozen=True)
 class ClusterCycles:
     """The engines of one cluster."""
@@ -187,7 +195,7 @@ class ClusterCycles:
         shape = len(parts), *np.broadcast_shapes(*{*map(np.shape, (*points, *copies))})
         found, vector = np.zeros((3, *shape)), np.empty(shape)  # on the matrix unit, all bytes, those for all cores
         for k, part in enumerate(parts):
-            work = max(part.layer.macs, part.layer.passes)
+            work = max(part.layer.macs, part.layer.passes) + divided(part.layer, part.extents)
             vector[k] = vector_cycles(self.cluster.core.vector, work, points[k], width_of(part.layer))
             found[1, k] = copies[k]
         some = [k for k, part in enumerate(parts) if part.products]

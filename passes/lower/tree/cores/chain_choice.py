@@ -76,6 +76,16 @@ class CoreChain:
             found.append(max(later, default=0))
         return found
 
+    def repeated_by(self, number: int) -> int | None:
+        """The place of the layer that makes the product at a place once more."""
+        made = self.kernels[number].layer.result
+        return next((k for k, each in enumerate(self.kernels) if each.repeats and wants_of(each, made)), None)
+
+    def copies_in(self, number: int) -> int:
+        """So many buffers operands have that come a pass ahead, for what makes a product once more a pass later."""
+        again = self.repeated_by(number)
+        return 2 if again is None else 2 + self.stages[again] - self.stages[number]
+
     def copies(self, number: int, *, leaves: bool) -> int:
         """So many buffers the result of a layer has, for its readers that are passes behind; it leaves the core a pass
         later."""
@@ -277,9 +287,12 @@ class ChainAccount:
         for unit, cycles in computing.items():
             self.engines[unit] += cycles + core.nram.latency_cycles
         self.first += max(computing.values()) + core.nram.latency_cycles
+        if self.chain.repeated_by(number) is not None:
+            self.engines["matrix"] += computing["matrix"] + core.nram.latency_cycles
+            self.first += computing["matrix"]
         for want in kernel.wants:
             if self.made.isdisjoint(tensors_of(layer, want)):
-                self.operand(costs, want, extents, spans, whole)
+                self.operand(costs, want, extents, spans, whole, self.chain.copies_in(number))
         for scratch in kernel.scratch:
             element = scratch.element or elements[layer.operands[0].pieces[0].tensor]
             size = math.prod(spans[axis].extent for axis in scratch.axes) * ELEMENT_BYTES[element] + 16
@@ -300,13 +313,15 @@ class ChainAccount:
             self.engines["mvdma"] += times * (max(size / core.mvdma.bytes_per_cycle, port) + latency)
         return True
 
-    def operand(self, costs: PieceCosts, want: Want, extents: Extents, spans: Spans, whole: Spans) -> None:
+    def operand(
+        self, costs: PieceCosts, want: Want, extents: Extents, spans: Spans, whole: Spans, copies: int
+    ) -> None:  # fmt: skip
         """What comes from SRAM: of each piece its part, or all of it before."""
         moves = is_moved(want, spans, whole)
         several, cluster = bool(self.chain.counts), self.code.target.cluster
         size = _number(costs.bytes_of(want, extents))
         is_double = moves if several else self.choice.early
-        self.room[want.memory] += (size + 16) * (1 + is_double)
+        self.room[want.memory] += (size + 16) * (copies if is_double and several else 1 + is_double)
         is_own = self.chain.dealt is not None and moves
         port = _number(costs.crossing(size, costs.run_in(want, extents))[1]) * (
             self.code.cores if is_own else 1

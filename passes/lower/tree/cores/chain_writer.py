@@ -7,7 +7,7 @@ an online reduction before them.  What that loop does not move comes, and what i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -17,11 +17,11 @@ from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.cores.chain_choice import CoreChain
 from frustum.passes.lower.tree.cores.links import as_operand, tensors_of, wants_of
 from frustum.passes.lower.tree.fetch import Fetched
-from frustum.passes.lower.tree.kernels.kernel import Want
+from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, Work
 from frustum.passes.lower.tree.kernels.norms import WeightsKernel
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.nest import NO_NUMBERS, LayerPart, PartWriter, Sums
-from frustum.passes.lower.tree.spans import span_of, step_at
+from frustum.passes.lower.tree.spans import NotLowered, span_of, step_at
 
 
 @dataclass
@@ -41,10 +41,16 @@ class ChainWriter:
     """What lies in a core of results so far."""
     running: dict[int | None, Fetched] = field(default_factory=dict)
     """Numbers of an online reduction, by their plane."""
+    scaled: dict[int, ProductKernel] = field(default_factory=dict)
+    """Products that are made twice, whose lines are multiplied with a scale when they come."""
 
     def write(self) -> None:
         """Adds the loops.  NotLowered where instructions cannot say what is in them."""
         code, counts = self.code, self.chain.counts
+        for number, writer in enumerate(self.writers):
+            kernel, again = writer.kernel, self.chain.repeated_by(number)
+            if again is not None and isinstance(kernel, ProductKernel) and kernel.scale != 1.0:
+                self.scaled[number], writer.kernel = kernel, replace(kernel, scale=1.0)
         outer = counts[:-1] if self.chain.summed else counts
         levels = range(code.depth, code.depth + len(counts))
         moving = [self.moved(number, levels) for number in range(len(self.writers))]
@@ -109,17 +115,20 @@ class ChainWriter:
 
     def links(self, moving: Sequence[Sequence[Want]], *, is_in_loop: bool) -> None:
         """A piece of each layer, in the innermost loop.  The last one stands first: in a pass each makes what the one
-        before it has made in earlier ones, and the engines need not wait for each other."""
+        before it has made in earlier ones, and the engines need not wait for each other.  One that makes a product once
+        more stands before all: both units work on it, and the others' instructions are behind what they wait for."""
         code, first = self.code, int(any(moving))
         stages = [code.stage + (first + stage if is_in_loop else 0) for stage in self.chain.stages]
         for number, at in enumerate(stages):
             with code.at_stage(at - (1 if is_in_loop and at else 0)):
-                self.arrive(number, moving[number], 2)
+                self.arrive(number, moving[number], self.chain.copies_in(number))
             self.take_room(number, is_in_loop=is_in_loop)
         order = sorted(range(len(stages)), key=lambda number: -stages[number])
+        if any(writer.kernel.repeats for writer in self.writers):
+            order = sorted(range(len(stages)), key=lambda number: not self.writers[number].kernel.repeats)
         for number in order:
             with code.at_stage(stages[number]):
-                self.link(number)
+                self.link(number, stages[-1])
             if not self.ends_late(number):
                 self.end(number, stages[number], is_in_loop=is_in_loop)
         for number in filter(self.ends_late, order):  # behind the next piece's weights: these wait for no sums
@@ -169,20 +178,45 @@ class ChainWriter:
                 writer.held[want.operand] = as_operand(want, piece, buffer, writer.now)
         self.outs[writer.layer.result] = writer.out
 
-    def link(self, number: int) -> None:
-        """Adds the instructions of one piece of a layer; its operands are in the core."""
+    def link(self, number: int, last_stage: int) -> None:
+        """Adds the instructions of one piece of a layer.  `last_stage`: the last layer's."""
         code, writer = self.code, self.writers[number]
         code.layer = self.numbers[number]
         if not self.is_sum(number):
             writer.go_on_from(self.copies(number), is_summed=self.is_weighed(number))
-        if self.is_sum(number) and self.running:
-            writer.kernel.rescale(code, writer.work())
+        does_repeat = any(each.kernel.repeats for each in self.writers)
+        if self.is_sum(number) and not does_repeat:
+            self.rescale()
         work = writer.work()
         kernel = writer.kernel
         if isinstance(kernel, ProductKernel) and kernel.divides and not writer.part.sums.levels:  # none is whole yet
             assert work.acc is not None
             work = replace(work, out=work.acc, acc=work.acc if kernel.in_passes else None)
+        if kernel.repeats:
+            work = replace(work, powers=self.powers_of(kernel, last_stage))
         kernel.write(code, work)
+
+    def rescale(self) -> None:
+        """Makes sums of passes before those of the new maximum."""
+        if self.running:
+            self.writers[-1].kernel.rescale(self.code, self.writers[-1].work())
+
+    def powers_of(self, kernel: Kernel, last_stage: int) -> Callable[[Fetched, Fetched], None]:
+        """Makes the product that a layer reads once more; meanwhile the vector unit is free for the sums of an earlier
+        piece."""
+        (read,) = kernel.layer.operands[0].pieces
+        maker = next(writer for writer in self.writers if writer.layer.result is read.tensor)
+        own, work = maker.kernel, Work(maker.now, maker.held, maker.out)
+        if not isinstance(own, ProductKernel) or not own.may_repeat:
+            raise NotLowered(f"{maker.layer.name}: a product that is not made once more")
+
+        def powers(added: Fetched, out: Fetched) -> None:
+            own.write_powers(self.code, work, added, out)
+            if self.chain.summed:
+                with self.code.at_stage(last_stage):
+                    self.rescale()
+
+        return powers
 
     def share_running(self, writer: PartWriter) -> None:
         """Numbers of an online reduction are in one buffer each: the last layer has the factors, or the sums, that it
@@ -194,9 +228,12 @@ class ChainWriter:
 
     def arrive(self, number: int, wants: Sequence[Want], copies: int | None) -> None:
         """Operands of a layer come."""
-        self.code.layer = self.numbers[number]
+        self.code.layer, writer = self.numbers[number], self.writers[number]
         for want in wants:
-            self.writers[number].arrive(want, copies)
+            writer.arrive(want, copies)
+        kernel = self.scaled.get(number)
+        if kernel is not None and any(want.operand == kernel.factors.lines for want in wants):
+            kernel.scale_lines(self.code, Work(writer.now, writer.held, writer.held[kernel.factors.lines]))
 
     def coming(self, number: int) -> list[Want]:
         """The operands of a layer that are no results of the chain."""

@@ -23,6 +23,8 @@ from frustum.passes.lower.tree.cores.chain_writer import ChainWriter
 from frustum.passes.lower.tree.cores.links import reads_in_core
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.kernel_table import kernels_of
+from frustum.passes.lower.tree.kernels.norms import WeightsKernel
+from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import PartWriter, Pieces
 from frustum.passes.lower.tree.over_clusters import own_share
@@ -159,11 +161,25 @@ class Chains(Streaming):
             kernels = self.kernels(layer)
             if is_own:
                 kernels = kernels_of(layer, running=running, is_divided=False, in_passes=axis is not None)
+            if number:
+                kernels = [*kernels, *self.of_products(kernels, layers[:number])]
             if axis is not None and layer is layers[-1]:
                 kernels = [kernel for kernel in kernels if kernel.adds]
             earlier = [each.result for each in layers[:number]]
             found.append([k for k in kernels if all(reads_in_core(k, tensor) for tensor in earlier)])
         return found
+
+    def of_products(self, kernels: Sequence[Kernel], before: Sequence[Layer]) -> Iterator[Kernel]:
+        """Those that let a product before them make powers on its way out."""
+        inside = {layer.result for layer in before}
+        for kernel in kernels:
+            if isinstance(kernel, WeightsKernel) and kernel.may_repeat:
+                read = kernel.layer.operands[0].pieces[0].tensor
+                makers = (each for layer in before if layer.result is read for each in self.kernels(layer))
+                products = (each for each in makers if isinstance(each, ProductKernel) and each.may_repeat)
+                operands = (each.layer.operands[each.factors.lines] for each in products)
+                if any(inside.isdisjoint(piece.tensor for piece in each.pieces) for each in operands):
+                    yield replace(kernel, by_product=True)
 
     def is_weighed(self, layer: Layer, layers: Sequence[Layer], axis: Axis | None) -> bool:
         """Whether a layer of a chain is an online reduction, all at once or along this axis, of which sums in the chain

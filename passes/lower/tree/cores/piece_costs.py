@@ -32,7 +32,7 @@ Extents: TypeAlias = dict[Axis, NDArray[np.int64]]
 
 def units_of(kernel: Kernel) -> tuple[str, ...]:
     """The units of a core that work on a piece."""
-    if isinstance(kernel, SharedKernel):
+    if isinstance(kernel, SharedKernel) or kernel.repeats:
         return "matrix", "vector"
     return ("matrix",) if isinstance(kernel, ProductKernel) and not kernel.on_vector else ("vector",)
 
@@ -244,8 +244,7 @@ class PieceCosts:
         """The same of each unit that works on it."""
         kernel = self.kernel
         parts = kernel.extents(extents) if isinstance(kernel, SharedKernel) else [(kernel, extents)]
-        units = zip(units_of(kernel), parts, strict=True)
-        return {unit: self.of_kernel(each, own, is_exact=is_exact) for unit, (each, own) in units}
+        return {units_of(each)[-1]: self.of_kernel(each, own, is_exact=is_exact) for each, own in parts}
 
     def of_kernel(self, kernel: Kernel, extents: Extents, *, is_exact: bool) -> Any:
         """The same where a kernel makes it alone."""

@@ -8,7 +8,7 @@ and copies around it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,6 +60,8 @@ class Work:
     """Numbers that are 1 or more in passes of loops outside in which anything is reduced."""
     begun: Affine = ZERO
     """A number that is 1 or more where passes before have reduced something."""
+    powers: Callable[[Fetched, Fetched], None] | None = None
+    """Adds the product before once more: powers of e of it and of what is added to it, in another buffer."""
 
     def span(self, axis: Axis) -> Span:
         return span_of(self.spans, axis)
@@ -166,6 +168,11 @@ class Kernel(ABC):
     def rescale(self, code: Code, work: Work) -> None:
         """Adds what makes sums of passes before those of a new maximum."""
         raise NotLowered(f"{self.layer.name}: sums of what is weighed below a maximum that changes")
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it makes the product before once more."""
+        return False
 
     @property
     def act(self) -> Act | None:

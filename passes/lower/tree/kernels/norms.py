@@ -243,10 +243,22 @@ class PowersKernel(StatisticsKernel):
 class WeightsKernel(SoftmaxKernel, NormKernel):
     """Weights of all keys at a time; of a row that sees no key they are 0.
 
-    `is_divided`: they are divided by their sum; if not, the reader's sums are.
+    `is_divided`: they are divided by their sum; if not, the reader's sums are.  `by_product`: the product before makes
+    them, once the maximum is known; a way out takes nothing for powers, and a vector unit takes long.
     """
 
     is_divided: bool = True
+    by_product: bool = False
+
+    @property
+    def repeats(self) -> bool:
+        return self.by_product
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a product may make its powers: of floats, where no key is hidden."""
+        op: Any = self.layer.source
+        return scales_of(op) is None and getattr(op, "causal_from", None) is None
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
@@ -261,7 +273,8 @@ class WeightsKernel(SoftmaxKernel, NormKernel):
 
     def passes(self, size: int) -> int:
         """Maximum, powers, and their sum, which is of f32; so are weights that are divided."""
-        return 6 + ELEMENT_BYTES["f32"] // size * (1 + self.is_divided)
+        powers = len(self.layer.operands) - 1 if self.by_product else 5
+        return 1 + powers + ELEMENT_BYTES["f32"] // size * (1 + self.is_divided)
 
     def reduce(self, code: Code, work: Work, kind: str, of: Fetched, out: Fetched) -> None:
         """Adds a reduction along the keys."""
@@ -269,6 +282,18 @@ class WeightsKernel(SoftmaxKernel, NormKernel):
         axes = self.over(own.dims, self.whole)
         made = isa.Reduce(kind=kind, in_view=own.view(of), out_view=own.view(out), axes=axes, box=own.box)
         code.emit(made, of.buffer, out.buffer)
+
+    def powers(self, code: Code, work: Work, most: Fetched) -> None:
+        """Adds the powers below a maximum."""
+        if not self.by_product:
+            self.all(code, work).binary("sub", work.operands[0], most, work.out, Act("exp"))
+            return
+        assert work.powers is not None, "there is a product before"
+        self.of_kept(code, work).unary("affine", most, most, -1.0)
+        mask = work.operands.get(1)
+        if mask is not None:
+            self.all(code, work).binary("add", mask, most, work.out)
+        work.powers(most if mask is None else work.out, work.out)
 
     def divide(self, code: Code, work: Work, total: Fetched) -> None:
         """Adds the division by the sum: one of every element takes as long as four products."""
@@ -282,7 +307,7 @@ class WeightsKernel(SoftmaxKernel, NormKernel):
         kept, finite = self.of_kept(code, work), FINITE[x.element]
         self.reduce(code, work, "max", x, most)
         kept.unary("clip", most, most, -finite, finite)
-        self.all(code, work).binary("sub", x, most, out, Act("exp"))
+        self.powers(code, work, most)
         self.reduce(code, work, "sum", out, total)
         kept.unary("clip", total, total, SMALLEST, LARGEST)
         if self.is_divided:
@@ -321,7 +346,7 @@ class OnlineSoftmaxKernel(WeightsKernel):
         kept.unary("clip", narrow, top, -FINITE[x.element], FINITE[x.element])
         later.binary("max", top, most, top)
         kept.unary("identity", top, narrow)
-        self.all(code, work).binary("sub", x, narrow, out, Act("exp"))
+        self.powers(code, work, narrow)
         self.reduce(code, work, "sum", out, sums)
         kept.unary("clip", sums, sums, SMALLEST, LARGEST)
         later.binary("sub", most, top, factor)

@@ -57,6 +57,8 @@ class ProductKernel(Kernel):
     """Whether they are divided by the sum of the weights, behind the last pass."""
     in_passes: bool = True
     """Whether there are passes before."""
+    is_power: bool = False
+    """Whether powers of e come out."""
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
@@ -114,6 +116,8 @@ class ProductKernel(Kernel):
 
     @cached_property
     def act(self) -> Act | None:
+        if self.is_power:
+            return Act("exp")
         return Act("affine", self.scale) if self.scale != 1.0 else super().act
 
     def write(self, code: Code, work: Work) -> None:
@@ -190,6 +194,26 @@ class ProductKernel(Kernel):
             code.emit(isa.Conv(**bare), lines.buffer, weights.buffer, None, kept, work.out.buffer, ends[1], None, None)
         numbers["box"] = box
         code.emit(isa.Conv(**numbers), lines.buffer, weights.buffer, ends[0], kept, work.out.buffer, *ends[1:])
+
+    def write_powers(self, code: Code, work: Work, added: Fetched, out: Fetched) -> None:
+        """Adds the product of a piece again: powers of e of it and of what is added."""
+        assert self.may_repeat, "powers are of products alone"
+        extra = {"residual": len(self.layer.operands)}
+        operands = {**work.operands, extra["residual"]: added}
+        replace(self, is_power=True, extra=extra).write(code, replace(work, operands=operands, out=out))
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether it may be made again with something added: nothing but a scale is on its way out."""
+        return not self.on_vector and not self.extra and (self.act is None or self.scale != 1.0)
+
+    def scale_lines(self, code: Code, work: Work) -> None:
+        """Multiplies the lines with the scale of what is summed, where they lie."""
+        lines = work.operands[self.factors.lines]
+        dims = clipped_apart(code, work, ([axis for axis, _ in dim.coordinate.refined().terms] for dim in lines.dims))
+        box, view = Box.of(*(joined_span(code, axes, work) for axes in dims)), view_of(code, work, lines, dims)
+        made = isa.Unary(kind="affine", in_view=view, out_view=view, alpha=self.scale, box=box)
+        code.emit(made, lines.buffer, lines.buffer)
 
     def tap_stride(self, weights: Fetched, window: Window | None) -> int:
         if window is None:

@@ -126,6 +126,82 @@ def test_sums_of_weights_that_are_made_at_once_are_divided_once(build, monkeypat
     assert moved <= claimed and any(weighed)
 
 
+# ------------------------------------------------------------ reductions at the end
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """What writes chains, of those that are in the program."""
+    found, write = list[ChainWriter](), ChainWriter.write
+
+    def noted(self):
+        write(self)
+        found.append(self)
+
+    monkeypatch.setattr(ChainWriter, "write", noted)
+    return found
+
+
+def layers_of(writer):
+    return [kernel.layer.name for kernel in writer.chain.kernels]
+
+
+def reduced(kind):
+    """A reduction of what windows of each channel make: a core has some rows of them at a time."""
+
+    def build(net):
+        x = net.conv(net.input(1, 8, 28, 28), 96, 1, act="relu")
+        return net.layer(g.ReduceOp(kind, net.conv(x, 96, groups=96), (2, 3)))
+
+    return build
+
+
+REDUCED = ["conv_1", "conv_2", "reduce_3"]
+
+
+@pytest.mark.parametrize("kind", ["mean", "max"])
+def test_a_reduction_ends_a_chain(kind, written, monkeypatch):
+    """Its sums, or maxima, go on from piece to piece."""
+    found, target, cycles = in_one_compute(reduced(kind)), lowered_plans.machine("default"), list[int]()
+    moved, claimed = lowered_plans.check_lowered(found, target)
+    (writer,) = written
+    assert moved == claimed and layers_of(writer) == REDUCED and writer.chain.summed is not None
+    for longest in (1, chains.LONGEST):
+        monkeypatch.setattr(chains, "LONGEST", longest)
+        executable = lowered_plans.executable_of(found.module, found.plan, target)
+        cycles.append(Machine(executable).run(found.inputs, "timing").timeline.total_cycles)
+    assert cycles[1] < 0.9 * cycles[0]
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum", "max", "min"])
+@pytest.mark.parametrize("loop", ["conv_2.y step 12", "conv_2.y step 12 rolling"])
+def test_loops_outside_go_on_with_what_a_chain_reduces(kind, loop, written, monkeypatch):
+    """The last pass has fewer rows."""
+    monkeypatch.setattr(chains, "PAYS", math.inf)
+    choices = chains.Chains.choices
+    monkeypatch.setattr(chains.Chains, "choices", lambda *of: [chain for chain in choices(*of) if chain.summed])
+    text = f"resident w, w.1, w.2, w.3, reduce_3 for {loop} {{ compute {', '.join(REDUCED)} }}"
+    found = case(reduced(kind), text)
+    moved, claimed = lowered_plans.check_lowered(found, lowered_plans.machine("default"))
+    (writer,) = written
+    assert moved <= claimed and layers_of(writer)[-2:] == REDUCED[-2:]
+    assert writer.chain.summed is not None and writer.writers[-1].part.sums.levels
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_a_chain_ends_where_clusters_are_sent_its_result(above, written, monkeypatch):
+    """What windows of others read above or below their own rows."""
+    monkeypatch.setattr(chains, "PAYS", math.inf)
+
+    def build(net):
+        y = net.unary("tanh", net.conv(net.input(1, 4, 16, 12), 8, 1))
+        return net.conv(y, 8, groups=8, pads=(above, 1, 2 - above, 1))
+
+    text = "for conv_3.y step 4 of 16 over clusters exchanged { compute conv_1, unary_2, conv_3 }"
+    moved, claimed = lowered_plans.check_lowered(case(build, text), lowered_plans.machine("default", clusters=4))
+    assert moved <= claimed and [*map(layers_of, written)] == [["conv_1", "unary_2"]]
+
+
 # ------------------------------------------------------------ by hand
 
 ROW, TAP, CHANNEL = Axis("row", 8), Axis("tap", 3, is_tap=True), Axis("channel", 4)
