@@ -68,9 +68,12 @@ class Chains(Streaming):
 
     def alone(self, layer: Layer, made: Made) -> float:
         """Cycles of a layer by itself."""
-        tensors, spans = [*self.crossing([layer], made)], made[layer.name]
+        tensors, spans = self.crossing([layer], made), made[layer.name]
         if tensors:
-            own = replace(self.member(layer, spans), is_stored=layer.result in tensors, frame=None)
+            streams = tuple(tensor for tensor in tensors if tensor is not layer.result)
+            own = replace(
+                self.member(layer, spans), streams=streams, is_stored=layer.result in tensors, frame=None
+            )  # fmt: skip
             return self.slices([own], self.capacity - self.used).cycles
         found = self.best_of(layer, self.kernels(layer), spans)
         return math.inf if found is None else found.cycles
@@ -81,7 +84,8 @@ class Chains(Streaming):
         found = dict[Tensor, dict[Axis, Span]]()
         for layer in layers:
             for tensor in self.read_by_in_order(layer):
-                if tensor not in inside and not self.is_here(tensor) and not self.is_made_anew(tensor):
+                is_near = tensor in inside or tensor in self.handing or self.is_here(tensor)
+                if not is_near and not self.is_made_anew(tensor):
                     users = [each.name for each in layers if tensor in self.read_by(each.name)]
                     found[tensor] = self.box_of(tensor, users, made)
         last = layers[-1]
