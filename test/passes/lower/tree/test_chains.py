@@ -1,6 +1,8 @@
 """Layers that follow each other in the cores: what is read there is right, and takes fewer cycles than over SRAM."""
 
+import itertools
 import math
+from dataclasses import replace
 
 import lowered_plans
 import plan_nets
@@ -229,3 +231,72 @@ def test_what_is_not_read_position_for_position_does_not_match():
 
 def test_without_loops_one_buffer_is_enough():
     assert CoreChain((), {}, None, (), (), 0.0).copies(0, leaves=True) == 1
+
+
+# ------------------------------------------------------------ any layers of which the last one needs all others
+
+
+@pytest.mark.parametrize("target", ["edge", "default"])
+def test_layers_that_read_the_same_are_one_chain(target, written, monkeypatch):
+    """Two functions of one product, and what joins them."""
+    monkeypatch.setattr(chains, "PAYS", math.inf)
+    moved, claimed = lowered_plans.check_lowered(in_one_compute(gated), lowered_plans.machine(target))
+    assert moved <= claimed and [len(layers_of(writer)) for writer in written] == [4]
+    assert written[0].chain.stages == [0, 1, 1, 1]
+
+
+def test_layers_of_which_one_is_read_elsewhere_only_are_no_chain(written, monkeypatch):
+    monkeypatch.setattr(chains, "PAYS", math.inf)
+
+    def build(net):
+        y = net.conv(net.input(1, 6, 13, 11), 8, 1)
+        return net.unary("tanh", y), net.unary("exp", y)
+
+    lowered_plans.check_lowered(in_one_compute(build), lowered_plans.machine())
+    assert [layers_of(writer) for writer in written] == [["conv_1", "unary_2"]]
+
+
+# ------------------------------------------------------------ powers by a product
+
+
+def only_repeated(monkeypatch):
+    choices = chains.Chains.choices
+
+    def chosen(*words):
+        return [chain for chain in choices(*words) if any(kernel.repeats for kernel in chain.kernels)]
+
+    monkeypatch.setattr(chains, "PAYS", math.inf)
+    monkeypatch.setattr(chains.Chains, "choices", chosen)
+
+
+@pytest.mark.parametrize(
+    ("target", "build"),
+    [*itertools.product(["edge", "default"], [many_keys, masked_keys]), ("default", few_keys)],
+    ids=lambda each: getattr(each, "__name__", each),
+)
+def test_a_product_is_made_again_for_its_powers(target, build, written, monkeypatch):
+    """With a scale, with a mask, of all keys at a time and of some after others."""
+    only_repeated(monkeypatch)
+    moved, claimed = lowered_plans.check_lowered(in_one_compute(build), lowered_plans.machine(target))
+    assert moved <= claimed and len(written) == 1
+
+
+@pytest.mark.parametrize("build", [causal_keys, hidden_rows], ids=lambda build: build.__name__)
+def test_powers_of_keys_that_are_hidden_are_not_made_by_a_product(build, written, monkeypatch):
+    only_repeated(monkeypatch)
+    lowered_plans.check_lowered(in_one_compute(build), lowered_plans.machine())
+    assert not written
+
+
+def test_powers_by_a_product_take_fewer_cycles(monkeypatch):
+    """A way out takes nothing for them, where products are as fast as those of short types."""
+    found, target, cycles = in_one_compute(many_keys), lowered_plans.machine("default"), list[int]()
+    core = target.core
+    matrix = replace(core.matrix, cycles_per_step=replace(core.matrix.cycles_per_step, f32=2))
+    cluster = replace(target.cluster, core=replace(core, matrix=matrix))
+    target = replace(target, chip=replace(target.chip, clusters=1, cluster=cluster))
+    for own in (lambda *_: iter(()), chains.of_products):
+        monkeypatch.setattr(chains, "of_products", own)
+        executable = lowered_plans.executable_of(found.module, found.plan, target)
+        cycles.append(Machine(executable).run(found.inputs, "timing").timeline.total_cycles)
+    assert cycles[1] < 0.9 * cycles[0]
