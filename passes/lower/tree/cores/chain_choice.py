@@ -271,7 +271,7 @@ class ChainAccount:
         self.level: int = choice.code.depth + len(chain.counts) - 1
 
     def add(self, number: int) -> bool:
-        """A layer; false where a piece has not all of what it needs all of."""
+        """A layer; false where a piece has not all of what it needs all of, or is no product that is made once more."""
         kernel, elements = self.chain.kernels[number], self.choice.elements
         layer, core = kernel.layer, self.code.target.core
         spans = {axis: span_of(self.parts[layer.name], axis) for axis in layer.axes}
@@ -288,6 +288,8 @@ class ChainAccount:
             self.engines[unit] += cycles + core.nram.latency_cycles
         self.first += max(computing.values()) + core.nram.latency_cycles
         if self.chain.repeated_by(number) is not None:
+            if not kernel.may_repeat:
+                return False
             self.engines["matrix"] += computing["matrix"] + core.nram.latency_cycles
             self.first += computing["matrix"]
         for want in kernel.wants:

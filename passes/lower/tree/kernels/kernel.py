@@ -175,6 +175,11 @@ class Kernel(ABC):
         return False
 
     @property
+    def may_repeat(self) -> bool:
+        """Whether it is a product that may be made once more, or lets one be."""
+        return False
+
+    @property
     def act(self) -> Act | None:
         return act_of(self.layer.source)
 
