@@ -271,7 +271,7 @@ class ChainAccount:
         self.level: int = choice.code.depth + len(chain.counts) - 1
 
     def add(self, number: int) -> bool:
-        """A layer; false where a piece has not all of what it needs all of, or is no product that is made once more."""
+        """A layer; false where a piece has not all that it needs all of, or is no product that is made once more."""
         kernel, elements = self.chain.kernels[number], self.choice.elements
         layer, core = kernel.layer, self.code.target.core
         spans = {axis: span_of(self.parts[layer.name], axis) for axis in layer.axes}
