@@ -272,8 +272,7 @@ class ChainAccount:
 
     def add(self, number: int) -> bool:
         """A layer; false where a piece has not all that it needs all of, or is no product that is made once more."""
-        kernel, elements = self.chain.kernels[number], self.choice.elements
-        layer, core = kernel.layer, self.code.target.core
+        kernel, layer = self.chain.kernels[number], self.chain.kernels[number].layer
         spans = {axis: span_of(self.parts[layer.name], axis) for axis in layer.axes}
         whole = self.choice.made[layer.name]
         if (
@@ -281,20 +280,26 @@ class ChainAccount:
             and not kernel.is_online
         ):
             return False
-        costs = PieceCosts(self.code, kernel, spans, elements)
+        times = 1 + (self.chain.repeated_by(number) is not None)
+        if times > 1 and not kernel.may_repeat:
+            return False
+        costs = PieceCosts(self.code, kernel, spans, self.choice.elements)
         extents = {axis: np.array([span.extent]) for axis, span in spans.items()}
-        computing = {unit: _number(cycles) for unit, cycles in costs.of_units(extents).items()}
+        latency = self.code.target.core.nram.latency_cycles
+        computing = {unit: times * (_number(cycles) + latency) for unit, cycles in costs.of_units(extents).items()}
         for unit, cycles in computing.items():
-            self.engines[unit] += cycles + core.nram.latency_cycles
-        self.first += max(computing.values()) + core.nram.latency_cycles
-        if self.chain.repeated_by(number) is not None:
-            if not kernel.may_repeat:
-                return False
-            self.engines["matrix"] += computing["matrix"] + core.nram.latency_cycles
-            self.first += computing["matrix"]
+            self.engines[unit] += cycles
+        self.first += max(computing.values())
         for want in kernel.wants:
             if self.made.isdisjoint(tensors_of(layer, want)):
                 self.operand(costs, want, extents, spans, whole, self.chain.copies_in(number))
+        self.result(number, costs, extents, spans)
+        return True
+
+    def result(self, number: int, costs: PieceCosts, extents: Extents, spans: Spans) -> None:
+        """What a layer makes, and what it needs beside that."""
+        kernel, elements = self.chain.kernels[number], self.choice.elements
+        layer, core = kernel.layer, self.code.target.core
         for scratch in kernel.scratch:
             element = scratch.element or elements[layer.operands[0].pieces[0].tensor]
             size = math.prod(spans[axis].extent for axis in scratch.axes) * ELEMENT_BYTES[element] + 16
@@ -313,7 +318,6 @@ class ChainAccount:
             port = _number(costs.crossing(size, costs.run_out(extents))[1]) * self.code.cores
             latency = self.code.target.cluster.sram.latency_cycles
             self.engines["mvdma"] += times * (max(size / core.mvdma.bytes_per_cycle, port) + latency)
-        return True
 
     def operand(
         self, costs: PieceCosts, want: Want, extents: Extents, spans: Spans, whole: Spans, copies: int
