@@ -11,22 +11,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from frustum.dialects.axes.axis import Axis
+from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element, Span
-from frustum.dialects.target.durations import vector_cycles
+from frustum.dialects.target.durations import address_cycles, vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.links import tensors_of, wants_of
 from frustum.passes.lower.tree.cores.piece_costs import Extents, PieceCosts, units_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
+from frustum.passes.lower.tree.kernels.products import ProductKernel
+from frustum.passes.lower.tree.kernels.windows import Window
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.pieces import halves
 from frustum.passes.lower.tree.spans import Spans, span_of, step_at
@@ -286,7 +289,10 @@ class ChainAccount:
         costs = PieceCosts(self.code, kernel, spans, self.choice.elements)
         extents = {axis: np.array([span.extent]) for axis, span in spans.items()}
         latency = self.code.target.core.nram.latency_cycles
-        computing = {unit: times * (_number(cycles) + latency) for unit, cycles in costs.of_units(extents).items()}
+        computing = {unit: _number(cycles) for unit, cycles in costs.of_units(extents).items()}
+        if "matrix" in computing:
+            computing["matrix"] = max(computing["matrix"], self.addresses(kernel, spans))
+        computing = {unit: times * (cycles + latency) for unit, cycles in computing.items()}
         for unit, cycles in computing.items():
             self.engines[unit] += cycles
         self.first += max(computing.values())
@@ -318,6 +324,35 @@ class ChainAccount:
             port = _number(costs.crossing(size, costs.run_out(extents))[1]) * self.code.cores
             latency = self.code.target.cluster.sram.latency_cycles
             self.engines["mvdma"] += times * (max(size / core.mvdma.bytes_per_cycle, port) + latency)
+
+    def addresses(self, kernel: Kernel, spans: Spans) -> float:
+        """Cycles of the matrix unit for addresses that no table holds: of windows that reach beyond what lies in the
+        core, where padding would have addresses of other positions."""
+        if not isinstance(kernel, ProductKernel):
+            return 0.0
+        (*read,) = tensors_of(kernel.layer, kernel.wants[0])
+        layers = [each.layer for each in self.chain.kernels]
+        makers = [layer for layer in layers if layer.result in self.made and layer.result in read]
+        windows = [window for window in kernel.windows if window is not None]
+        if not makers or all(self.lies(window, kernel, makers[0], spans) for window in windows):
+            return 0.0
+
+        def count(axes: Iterable[Axis]) -> int:
+            return math.prod(spans[axis].extent for axis in axes)
+
+        own = kernel.factors
+        box = count(kernel.images), count(kernel.rows), count(kernel.columns), count(own.sums)
+        taps = math.prod(window.tap.extent for window in windows)
+        return float(address_cycles(self.code.target.core.matrix, box, taps, count(own.groups)))
+
+    def lies(self, window: Window, kernel: ProductKernel, maker: Layer, spans: Spans) -> bool:
+        """Whether all that a window reads lies in the core."""
+        (piece,) = kernel.layer.operands[kernel.factors.lines].pieces
+        positions = math.prod(spans[axis].extent for axis in window.made)
+        reach = 1 + (positions - 1) * window.stride + (window.tap.extent - 1) * window.dilation
+        terms = ((axis, position) for axis, position in piece.by_leaf if position is not None)
+        read = (axis for axis, position in terms if window.tap in dict(position.refined().terms))
+        return all(reach <= span_of(self.parts[maker.name], axis).extent for axis in read)
 
     def operand(
         self, costs: PieceCosts, want: Want, extents: Extents, spans: Spans, whole: Spans, copies: int
