@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,7 +69,7 @@ class CoreChain:
     cycles: float
     summed: Axis | None = None
 
-    @property
+    @cached_property
     def stages(self) -> list[int]:
         """Of each layer: other units take what is made a pass later."""
         found = list[int]()
