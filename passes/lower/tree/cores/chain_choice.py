@@ -19,21 +19,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ELEMENT_BYTES, Element, Span
 from frustum.dialects.target.durations import address_cycles, vector_cycles
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
-from frustum.passes.lower.tree.cores.links import tensors_of, wants_of
+from frustum.passes.lower.tree.cores.links import matched, tensors_of, wants_of
 from frustum.passes.lower.tree.cores.piece_costs import Extents, PieceCosts, units_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.products import ProductKernel
-from frustum.passes.lower.tree.kernels.windows import Window
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.pieces import halves
-from frustum.passes.lower.tree.spans import Spans, span_of, step_at
+from frustum.passes.lower.tree.spans import FAR as UNBOUNDED
+from frustum.passes.lower.tree.spans import Spans, span_of, step_at, through
 
 CUT = 2
 """A chain's pieces are cut along so many axes of the last result, the longest. 2026-11-28."""
@@ -79,6 +78,11 @@ class CoreChain:
             later = (stage + (units_of(each) != units_of(kernel)) for each, stage in read)
             found.append(max(later, default=0))
         return found
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a layer makes a product once more."""
+        return any(kernel.repeats for kernel in self.kernels)
 
     def repeated_by(self, number: int) -> int | None:
         """The place of the layer that makes the product at a place once more."""
@@ -329,13 +333,7 @@ class ChainAccount:
     def addresses(self, kernel: Kernel, spans: Spans) -> float:
         """Cycles of the matrix unit for addresses that no table holds: of windows that reach beyond what lies in the
         core, where padding would have addresses of other positions."""
-        if not isinstance(kernel, ProductKernel):
-            return 0.0
-        (*read,) = tensors_of(kernel.layer, kernel.wants[0])
-        layers = [each.layer for each in self.chain.kernels]
-        makers = [layer for layer in layers if layer.result in self.made and layer.result in read]
-        windows = [window for window in kernel.windows if window is not None]
-        if not makers or all(self.lies(window, kernel, makers[0], spans) for window in windows):
+        if not isinstance(kernel, ProductKernel) or self.lies(kernel, spans):
             return 0.0
 
         def count(axes: Iterable[Axis]) -> int:
@@ -343,17 +341,18 @@ class ChainAccount:
 
         own = kernel.factors
         box = count(kernel.images), count(kernel.rows), count(kernel.columns), count(own.sums)
-        taps = math.prod(window.tap.extent for window in windows)
-        return float(address_cycles(self.code.target.core.matrix, box, taps, count(own.groups)))
+        return float(address_cycles(self.code.target.core.matrix, box, count(own.taps), count(own.groups)))
 
-    def lies(self, window: Window, kernel: ProductKernel, maker: Layer, spans: Spans) -> bool:
-        """Whether all that a window reads lies in the core."""
-        (piece,) = kernel.layer.operands[kernel.factors.lines].pieces
-        positions = math.prod(spans[axis].extent for axis in window.made)
-        reach = 1 + (positions - 1) * window.stride + (window.tap.extent - 1) * window.dilation
-        terms = ((axis, position) for axis, position in piece.by_leaf if position is not None)
-        read = (axis for axis, position in terms if window.tap in dict(position.refined().terms))
-        return all(reach <= span_of(self.parts[maker.name], axis).extent for axis in read)
+    def lies(self, kernel: ProductKernel, spans: Spans) -> bool:
+        """Whether a layer of the chain makes all positions that the windows of a product reach."""
+        want = next(want for want in kernel.wants if want.operand == kernel.factors.lines)
+        makers = [each.layer for each in self.chain.kernels[:-1] if each.layer.result in tensors_of(kernel.layer, want)]
+        for maker in makers:
+            (piece,) = kernel.layer.operands[want.operand].pieces
+            for coordinate, axis in zip(want.dims, matched(want, piece) or (), strict=True):
+                if through(coordinate, UNBOUNDED, spans).extent > span_of(self.parts[maker.name], axis).extent:
+                    return False
+        return True
 
     def operand(
         self, costs: PieceCosts, want: Want, extents: Extents, spans: Spans, whole: Spans, copies: int

@@ -21,7 +21,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel, Want, Work
 from frustum.passes.lower.tree.kernels.norms import WeightsKernel
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.nest import NO_NUMBERS, LayerPart, PartWriter, Sums
-from frustum.passes.lower.tree.spans import NotLowered, span_of, step_at
+from frustum.passes.lower.tree.spans import span_of, step_at
 
 
 @dataclass
@@ -124,7 +124,7 @@ class ChainWriter:
                 self.arrive(number, moving[number], self.chain.copies_in(number))
             self.take_room(number, is_in_loop=is_in_loop)
         order = sorted(range(len(stages)), key=lambda number: -stages[number])
-        if any(writer.kernel.repeats for writer in self.writers):
+        if self.chain.repeats:
             order = sorted(range(len(stages)), key=lambda number: not self.writers[number].kernel.repeats)
         for number in order:
             with code.at_stage(stages[number]):
@@ -184,8 +184,7 @@ class ChainWriter:
         code.layer = self.numbers[number]
         if not self.is_sum(number):
             writer.go_on_from(self.copies(number), is_summed=self.is_weighed(number))
-        does_repeat = any(each.kernel.repeats for each in self.writers)
-        if self.is_sum(number) and not does_repeat:
+        if self.is_sum(number) and not self.chain.repeats:
             self.rescale()
         work = writer.work()
         kernel = writer.kernel
@@ -207,8 +206,7 @@ class ChainWriter:
         (read,) = kernel.layer.operands[0].pieces
         maker = next(writer for writer in self.writers if writer.layer.result is read.tensor)
         own, work = maker.kernel, Work(maker.now, maker.held, maker.out)
-        if not isinstance(own, ProductKernel) or not own.may_repeat:
-            raise NotLowered(f"{maker.layer.name}: a product that is not made once more")
+        assert isinstance(own, ProductKernel), "chains choose products that may be made once more"
 
         def powers(added: Fetched, out: Fetched) -> None:
             own.write_powers(self.code, work, added, out)

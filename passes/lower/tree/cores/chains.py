@@ -36,7 +36,7 @@ LONGEST = 8
 PAYS = 1.15
 """A chain is made where it takes at most so many times what its layers take one by one: that these wait for each other
 is not in what is estimated of them.  With 1.1 `conv1d_rank3` takes 1.07 times the cycles on `edge`, with 1.0 convnext
-1.22 times on `default`; with 1.3 `conv3d_r3d_stem` takes 1.29 times.  2026-11-30."""
+1.22 times on `default`; with 1.3 `conv3d_r3d_stem` takes 1.29 times. 2026-11-30."""
 TRIED = 3
 """Ways of a chain that are tried, where instructions cannot say the best ones. 2026-11-29."""
 
@@ -50,8 +50,7 @@ class Chains(Streaming):
     used: int
 
     def chains_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Iterator[CoreChain]:
-        """Chains that begin with the first of these layers and take fewer cycles than their layers one by one: the
-        longest first, and of these the fastest."""
+        """Chains that begin with the first of these layers and pay: the longest first, and of these the fastest."""
         linked = self.linked(names, own, made)
         for layers in (linked[:count] for count in range(len(linked), 1, -1)):
             if not self.is_joined(layers):
@@ -159,19 +158,18 @@ class Chains(Streaming):
         which its reader's sums are weighed."""
         online = next((each for each in layers if self.is_weighed(each, layers, axis)), None)
         running = () if online is None else tuple(a for a in online.result.axes if a not in online.combine)
-        found = list[list[Kernel]]()
-        for number, layer in enumerate(layers):
+        found, before = list[list[Kernel]](), dict[Tensor, Sequence[Kernel]]()
+        for layer in layers:
             is_weighed = online is not None and (layer is online or online.result in self.read_by(layer.name))
             is_own = is_weighed and self.running(layer) is None  # no loop of the plan cuts it
             kernels = self.kernels(layer)
             if is_own:
                 kernels = kernels_of(layer, running=running, is_divided=False, in_passes=axis is not None)
-            before = {each.result: self.kernels(each) for each in layers[:number]}
             kernels = [*kernels, *of_products(kernels, before)]
             if axis is not None and layer is layers[-1]:
                 kernels = [kernel for kernel in kernels if kernel.adds]
-            earlier = [each.result for each in layers[:number]]
-            found.append([k for k in kernels if all(reads_in_core(k, tensor) for tensor in earlier)])
+            found.append([k for k in kernels if all(reads_in_core(k, tensor) for tensor in before)])
+            before[layer.result] = self.kernels(layer)
         return found
 
     def is_weighed(self, layer: Layer, layers: Sequence[Layer], axis: Axis | None) -> bool:
