@@ -36,8 +36,8 @@ MORE = 1.01
 ROUGH = 1.2
 """Plans that are judged to take up to so many times the cycles become programs: the evaluator's are 0.8 to 1.2 times
 those of the emulator, 1.03 in the median of 12 plans on `default`. 2026-11-30."""
-WORK = 20_000
-"""The effort of a search for plans beside others: some two seconds. 2026-11-29."""
+WORK = 60_000
+"""The effort of a search for plans beside others: some ten seconds. 2026-11-30."""
 
 
 WRITTEN_OUT = 8

@@ -4,21 +4,26 @@
 Of each node the engines are added up: the DRAM port, links, matrix units, vector units, copies to and from cores.  A
 loop around one child takes what its busiest engine takes, and what its first pass takes beside that.  Children of a
 sequence come one after the other, and so does what is loaded before them.  In a compute what streams and what cores do
-overlap but for the first slice.
+overlap but for the first slice; layers that hand each other all that they make may follow each other in the cores.
+What a layer waits for first comes while the DRAM port was idle before.
 Figures of the machine are those of `layer_cycles.py`; none is fitted to a network.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
 
+from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import AxisNetwork, Box, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.plan.check import PlanError, check_plan, with_copies
 from frustum.dialects.plan.clusters import Side, Taken, clusters_of
+from frustum.dialects.plan.core_chains import LONGEST, ChainCycles, handed_on
 from frustum.dialects.plan.count import CountingWalk, bytes_of
 from frustum.dialects.plan.layer_cycles import (
     ClusterCycles,
@@ -58,14 +63,48 @@ class EngineWork:
         self.steady += other.steady
 
 
-def timed(network: AxisNetwork, plan: Node, target: Target) -> Counted:
-    """The count of a plan, with what it takes on a machine.  PlanError where it is none of the network, or for clusters
+KnownLayers: TypeAlias = dict[tuple[object, ...], tuple[LayerCycles, StreamCycles]]
+"""What parts of layers take, by all that it depends on in one network and machine."""
+
+
+@dataclass(frozen=True, eq=False)
+class TimedLayer:
+    """A layer of a compute: what comes for it in slices, bytes of SRAM that are free meanwhile, and what it takes of
+    the clusters of each side."""
+
+    layer: Layer
+    streams: tuple[Stream, ...]
+    room: int
+    found: list[tuple[Side, LayerCycles, StreamCycles]]
+
+    @cached_property
+    def engines(self) -> LayerCycles:
+        """The most of each."""
+        own = [each for _, each, _ in self.found]
+        matrix, vector = max(each.matrix for each in own), max(each.vector for each in own)
+        return LayerCycles(matrix, vector, max(each.copies for each in own))
+
+    @cached_property
+    def way(self) -> StreamCycles:
+        """The most of each."""
+        ways = [way for _, _, way in self.found]
+        steady = max(way.steady for way in ways)
+        return StreamCycles(steady, max(w.steady + w.first for w in ways) - steady, max(way.port for way in ways))
+
+    @property
+    def longest(self) -> Side:
+        """The side that takes the most cycles."""
+        return max(self.found, key=lambda each: each[2].steady)[0]
+
+
+def timed(network: AxisNetwork, plan: Node, target: Target, known: KnownLayers | None = None) -> Counted:
+    """The count of a plan, with what it takes on a machine.  `known`: what was found for other plans.  PlanError where it is none of the network, or for clusters
     with links that the machine has not."""
     check_plan(network, plan)
     own = with_copies(network, plan)
     sizes = CountingWalk(own, plan)
     sizes.run()
-    walk = _TimedWalk(own, plan, target, sizes)
+    walk = _TimedWalk(own, plan, target, sizes, {} if known is None else known)
     walk.run()
     walk.counted.at_ease = Counted()
     Occupancy(walk, target.chip.dram.minimum_run_bytes, walk.counted.at_ease).peak(plan, ())
@@ -78,9 +117,10 @@ class _TimedWalk(CountingWalk):
 
     target: Target
     now: EngineWork
+    known: KnownLayers
 
     def __init__(
-        self, network: AxisNetwork, plan: Node, target: Target, sizes: CountingWalk
+        self, network: AxisNetwork, plan: Node, target: Target, sizes: CountingWalk, known: KnownLayers
     ) -> None:  # fmt: skip
         super().__init__(network, plan)
         self.taken: Mapping[tuple[int, str], int] = sizes.beside
@@ -92,7 +132,10 @@ class _TimedWalk(CountingWalk):
         self.products: dict[str, tuple[MatrixProduct, ...]] = {
             name: tuple(products_of(layer)) for name, layer in self.layers.items()
         }
-        self.known: dict[tuple[object, ...], tuple[LayerCycles, StreamCycles]] = {}
+        self.known = known
+        self.in_chains: dict[tuple[object, ...], LayerCycles] = {}
+        self.idle, self.room = 0.0, 0
+        """Of what ran last the cycles in which the DRAM port was idle, and bytes of SRAM that were free."""
         self.first: dict[int, EngineWork] = {}
         """Of the body of each loop that runs its first pass."""
         self.clusters = clusters_of(plan)
@@ -171,22 +214,69 @@ class _TimedWalk(CountingWalk):
         self.flows: dict[str, list[Stream]] = {}
         self.begun: set[str] = set()
         super().compute(node, sides, held)
-        own, latency = set(self.own(node, held)), self.target.chip.dram.latency_cycles
+        own, parts = set(self.own(node, held)), list[TimedLayer]()
         for name in node.layers:
-            layer, streams = self.layers[name], self.flows.get(name, [])
+            layer, streams = self.layers[name], tuple(self.flows.get(name, []))
             room = self.capacity - self.taken.get((id(node), name), 0)
-            found = [
-                self.layer(layer, side, own, tuple(streams), room) for side in sides if not is_empty(side.spans[name])
-            ]  # fmt: skip
-            if not found:
+            some = [side for side in sides if not is_empty(side.spans[name])]
+            found = [(side, *self.layer(layer, side, own, streams, room)) for side in some]
+            if found:
+                parts.append(TimedLayer(layer, streams, room, found))
+        while parts:
+            parts = parts[self.chain_or_layer(node, parts, own) :]
+
+    def chain_or_layer(self, node: Compute, parts: list[TimedLayer], own: set[Tensor]) -> int:
+        """Adds the longest chain that takes less than its layers one by one, or one layer; of how many layers."""
+        latency, restart = self.target.chip.dram.latency_cycles, self.cluster.restart
+        for count in range(min(len(parts), LONGEST), 1, -1):
+            chain = self.chain(node, parts[:count], own)
+            if chain is None:
                 continue
-            self.now.engines[DRAM] += max(way.port for _, way in found)
-            self.now.engines[MATRIX] += max(each.matrix for each, _ in found)
-            self.now.engines[VECTOR] += max(each.vector for each, _ in found)
-            self.now.engines[COPIES] += max(each.copies for each, _ in found)
-            restart = self.cluster.restart
-            self.now.steady += max(way.steady for _, way in found) + restart
-            self.now.cycles += max(way.steady + way.first for _, way in found) + restart + latency * bool(streams)
+            port = sum(part.way.port for part in parts[:count])
+            whole, begins = chain.cycles + restart, latency * (port > 0)
+            alone = sum(each.way.steady + each.way.first + restart + latency * bool(each.streams) for each in parts[:count])
+            if begins + port + whole < alone:  # all that comes is there before the first piece
+                self.add(parts[:count], chain.engines, max(whole, port), begins + min(whole, port))
+                return count
+        (part,) = parts[:1]
+        first = part.way.first + latency * bool(part.streams)
+        self.add([part], part.engines, part.way.steady + restart, first)
+        return 1
+
+    def chain(self, node: Compute, parts: list[TimedLayer], own: set[Tensor]) -> ChainCycles | None:
+        """None where these layers do not follow each other in the cores: nothing that they hand on stays from pass to
+        pass, and no sums go on."""
+        layers = [part.layer for part in parts]
+        inside = handed_on(self.network, layers, own)
+        if inside is None or any(layer.name in self.begun for layer in layers):
+            return None
+        made = [layer.result for layer in layers[:-1]]
+        if any((id(loop), id(node), tensor) in self.rolling for loop in self.around for tensor in made):
+            return None
+        cycles = list[LayerCycles]()
+        for layer, side in zip(layers, (part.longest for part in parts), strict=True):
+            extents, stored = self.crossing(layer, side, lambda tensor, reader: tensor in inside)
+            key = layer.name, *extents.values(), *stored.values()
+            if key not in self.in_chains:
+                self.in_chains[key] = self.cluster.of(layer, self.products[layer.name], extents, stored)
+            cycles.append(self.in_chains[key])
+        return ChainCycles.of(self.target.cluster, cycles)
+
+    def add(self, parts: list[TimedLayer], engines: LayerCycles, steady: float, first: float) -> None:
+        """Layers of a compute.  What they wait for first comes while the port was idle before, where it has room, and
+        no layer before makes it."""
+        port = sum(part.way.port for part in parts)
+        own = {DRAM: port, MATRIX: engines.matrix, VECTOR: engines.vector, COPIES: engines.copies}
+        for engine, cycles in own.items():
+            self.now.engines[engine] += cycles
+        results = {part.layer.result for part in parts}
+        streams = (stream.tensor for part in parts for stream in part.streams if stream.tensor not in results)
+        has_room = first * self.target.chip.dram.port_bytes_per_cycle <= self.room
+        if has_room and not any(tensor in self.network.maker for tensor in streams):
+            first -= min(first, self.idle)
+        self.idle, self.room = max(0.0, steady + first - port), min(part.room for part in parts)
+        self.now.steady += steady
+        self.now.cycles += steady + first
 
     def bring(self, tensor: Tensor, taken: Taken, parts: tuple[Part, ...] | None, place: Place | None = None) -> None:
         """What a layer of a compute reads comes in slices."""
@@ -207,6 +297,23 @@ class _TimedWalk(CountingWalk):
         self, layer: Layer, side: Side, own: set[Tensor], streams: tuple[Stream, ...], room: int
     ) -> tuple[LayerCycles, StreamCycles]:  # fmt: skip
         """What one cluster takes for a layer's part of a pass: its engines, and together."""
+        extents, stored = self.crossing(layer, side, lambda tensor, reader: self.stays_in_core(tensor, reader, own))
+        energy_pj = self.cluster.energy_pj(layer, math.prod(extents.values()), sum(stored.values()))
+        self.counted.energy_pj += energy_pj * len(side.clusters)
+        goes_on, boxes_ = layer.name in self.begun, tuple((s.tensor.name, *s.box.values()) for s in streams)
+        room = min(room, sum(each.size for each in streams))  # no way takes more
+        key = layer.name, room, goes_on, boxes_, *extents.values(), *stored.values()
+        if key not in self.known:
+            products = self.products[layer.name]
+            way = StreamedLayer(self.target, layer, products, extents, stored, streams, room, goes_on)
+            self.known[key] = self.cluster.of(layer, products, extents, stored), way.best()
+        return self.known[key]
+
+    def crossing(
+        self, layer: Layer, side: Side, stays: Callable[[Tensor, Layer], bool]
+    ) -> tuple[dict[Axis, int], dict[int, float]]:  # fmt: skip
+        """Positions of the axes of a layer's part, and bytes of each operand, and of the result (-1), that go through
+        SRAM; `stays`: of a tensor and its reader whether it does not."""
         span = side.spans[layer.name]
         extents = {axis: high - low for axis in layer.axes for low, high in [span.get(axis, (0, axis.extent))]}
         boxes = layer.part(span)
@@ -214,20 +321,12 @@ class _TimedWalk(CountingWalk):
         made: Box = {axis: span.get(axis, (0, axis.extent)) for axis in layer.result.axes}
         stored[-1] = float(bytes_of(self.bits(layer.result), made))
         for k, each in enumerate(boxes):
-            if each and all(self.stays_in_core(tensor, layer, own) for tensor, _ in each):
+            if each and all(stays(tensor, layer) for tensor, _ in each):
                 stored[k] = 0.0
         readers = self.network.readers.get(layer.result)
-        if readers and all(self.stays_in_core(layer.result, reader, own) for reader in readers):
+        if readers and all(stays(layer.result, reader) for reader in readers):
             stored[-1] = 0.0
-        energy_pj = self.cluster.energy_pj(layer, math.prod(extents.values()), sum(stored.values()))
-        self.counted.energy_pj += energy_pj * len(side.clusters)
-        goes_on, boxes_ = layer.name in self.begun, tuple((s.tensor.name, *s.box.values()) for s in streams)
-        key = layer.name, room, goes_on, boxes_, *extents.values(), *stored.values()
-        if key not in self.known:
-            products = self.products[layer.name]
-            way = StreamedLayer(self.target, layer, products, extents, stored, streams, room, goes_on)
-            self.known[key] = self.cluster.of(layer, products, extents, stored), way.best()
-        return self.known[key]
+        return extents, stored
 
     def stays_in_core(self, tensor: Tensor, reader: Layer, own: set[Tensor]) -> bool:
         """Whether the vector unit hands a tensor to itself: it does not go through SRAM."""

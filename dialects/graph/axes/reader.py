@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -65,13 +66,16 @@ def read_with_views(network: g.NetworkOp) -> tuple[AxisNetwork, dict[SSAValue, V
         reader.views[argument] = reader.given[argument] = reader.root(name, argument, Kind.INPUT)
     for op in network.body.block.ops:
         if isinstance(op, g.OutputOp):
-            for value in op.operands:
-                for piece in reader.output(value).pieces:
-                    piece.tensor.is_output = True
+            reader.outputs(op)
         elif not isinstance(op, g.WeightOp):
             reader.read(op)
     reader.name_apart()
     return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors), {**reader.views, **reader.given}
+
+
+def elements(tensor: Tensor) -> int:
+    """How many a tensor has."""
+    return math.prod(axis.extent for axis in tensor.axes)
 
 
 class Reader:
@@ -129,14 +133,24 @@ class Reader:
             self.views[value] = self.given[value] = self.root(value.owner.key.data, value, Kind.WEIGHT)
         return self.views[value]
 
-    def output(self, value: SSAValue) -> View:
-        """The view of an output of the network. One step of a loop is copied: the tensor that it lies in has all."""
-        view = self.view(value)
-        indices = [index for piece in view.pieces for index in piece.index]
-        if any(axis in self.times and not position.terms for axis, position in indices):
-            assert isinstance(value.owner, Operation)
-            view = self.views[value] = self.copied(view, value.owner, view.dims, value)
-        return view
+    def outputs(self, op: g.OutputOp) -> None:
+        """Notes the network's outputs.  Copied is one step of a loop, since the tensor that it lies in has all; and a
+        part of what a layer makes, where outputs have no need of the rest."""
+        wanted = Counter[Tensor]()
+        for view in map(self.view, op.operands):
+            for piece in view.pieces:
+                wanted[piece.tensor] += elements(piece.tensor) if len(view.pieces) > 1 else math.prod(view.shape)
+        made = {layer.result for layer in self.layers}
+        for value in op.operands:
+            view = self.view(value)
+            indices = [index for piece in view.pieces for index in piece.index]
+            is_step = any(axis in self.times and not position.terms for axis, position in indices)
+            is_part = any(p.tensor in made and wanted[p.tensor] < elements(p.tensor) for p in view.pieces)
+            if is_step or (is_part and view.at(map(Affine.along, view.dims)) is not None):
+                assert isinstance(value.owner, Operation)
+                view = self.views[value] = self.copied(view, value.owner, view.dims, value)
+            for piece in view.pieces:
+                piece.tensor.is_output = True
 
     # ------------------------------------------------------------ tensors
 

@@ -22,6 +22,10 @@ from frustum.passes.plan.tree.trace import good_plans
 from frustum.passes.plan.tree.wishes import GivenCuts, Most, Wishes
 
 
+WORK_PER_LAYER = 200
+"""A quick search may do so much for each layer: as long as another planner takes. 2026-11-30."""
+
+
 @dataclass(frozen=True)
 class SearchPlan(ModulePass):
     """Add the plan with the fewest DRAM bytes on all linked clusters of the target beside every network.
@@ -60,7 +64,8 @@ class SearchPlan(ModulePass):
             cuts = list(cuts_after(read, self.cuts))
         most = Most(self.most_bytes, self.most_cycles) if self.most_bytes else None
         for network, axes, own in zip(networks, read, cuts, strict=True):
-            wishes = Wishes(self.optimise, target, self.carry, own, work=self.work, most=most)
+            work = self.work and max(self.work, WORK_PER_LAYER * len(axes.layers))
+            wishes = Wishes(self.optimise, target, self.carry, own, work=work, most=most)
             room = int(self.sram * target.cluster.sram.capacity_bytes)
             found = good_plans(axes, room, linked_clusters(target), wishes)
             ops = [plan_op(network.sym_name.data, target.name, tree) for tree, _ in found[: self.plans]]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +20,10 @@ from frustum.passes.plan.tree.units import LEVELS, NEARLY, SMALL, PlacedInterval
 
 NEAR = 1.02
 """A nest within 2 % of the best one may be the best where other tensors are in SRAM already. 2026-11-28."""
+
+
+NO_LOOPS = np.zeros((2, 1), np.int64)
+"""The one nest without loops."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +66,36 @@ def nest_ways(
             pairs += [(len(levels) - 1, inner) for inner in some if inner != outer]
     for k in steps_at:  # every nest has the loop over what layers carry
         pairs = [pair for pair in pairs if k in pair]
-    interiors = [Interior(placed, costs)]
-    if costs is not None and interiors[0].sliced:
-        interiors.append(Interior(placed, costs, sums_in_slices=False))
     found = list[NestWays]()
-    for interior in interiors:
+    for interior in interiors_of(placed, costs):
         loops = NestLoops.of(interior, levels)
         numbers = loops.steps(steps_at[-1]) if steps_at else np.arange(loops.first[single])
         found.append(NestWays(interior, loops, np.array([np.zeros_like(numbers), numbers]), pairs))
     return found
+
+
+def interiors_of(placed: PlacedInterval, costs: NestCosts | None) -> list[Interior]:
+    """Where cores count, and what is summed may come in slices: also without such slices."""
+    first = Interior(placed, costs)
+    return [first, Interior(placed, costs, sums_in_slices=False)] if costs is not None and first.sliced else [first]
+
+
+def bare_nest(placed: PlacedInterval, room: Floats, costs: NestCosts | None) -> NestPrices | None:
+    """The nest without loops, where hardly any takes less time but in very little of the memory; None where others are
+    to be looked at."""
+    ways = list(bare_ways(placed, costs))
+    if costs is None or costs.is_energy or not ways:
+        return None
+    best = _begun(placed, room, costs)
+    for each in ways:
+        _add(best, each, each.singles)
+    return _Best.joined(*best) if all(each.is_enough for each in best) else None
+
+
+def bare_ways(placed: PlacedInterval, costs: NestCosts | None) -> Iterator[NestWays]:
+    """The nest without loops; none of layers that carry states from pass to pass."""
+    for each in interiors_of(placed, costs) if not placed.own.in_step else ():
+        yield NestWays(each, NestLoops.of(each, ()), NO_LOOPS, [])
 
 
 def good_nests(
@@ -77,12 +103,8 @@ def good_nests(
 ) -> NestPrices:  # fmt: skip
     """Those candidates that are best for some size of SRAM where nothing is there before, or everything.  Of two loops
     the steps are coarse first, then near the good ones."""
-    own = placed.own
-    nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
-    found = nest_ways(placed, limits, known, costs)
-    busy = LoopNest(found[0].interior, found[0].loops, found[0].singles[:, :1]).least_busy()
-    best = _Best(nothing, room, busy), _Best(everything, room, busy)
-    for ways in found:
+    best = _begun(placed, room, costs)
+    for ways in nest_ways(placed, limits, known, costs):
         _add(best, ways, ways.singles)
         if ways.pairs and not all(each.is_enough for each in best):
             coarse = ways.of_two(stride=3)
@@ -91,6 +113,17 @@ def good_nests(
             if near.size:
                 _add(best, ways, near)
     return _Best.joined(*best)
+
+
+def _begun(placed: PlacedInterval, room: Floats, costs: NestCosts | None) -> tuple[_Best, _Best]:
+    """Of no nests yet, where nothing is in SRAM before, and where everything is."""
+    own, busy, begins = placed.own, 0.0, (0.0, 0.0)
+    if costs is not None and not costs.is_energy:
+        interior = Interior(placed, costs)
+        busy = float(LoopNest(interior, NestLoops.of(interior, ()), NO_LOOPS).busy[0])
+        begins = costs.between, costs.first
+    nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])
+    return _Best(nothing, room, busy, begins), _Best(everything, room, busy, begins)
 
 
 def _add(best: tuple[_Best, _Best], ways: NestWays, nests: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -105,8 +138,8 @@ def _add(best: tuple[_Best, _Best], ways: NestWays, nests: NDArray[np.int64]) ->
 class _Best:
     """The best of many nests for every size of SRAM."""
 
-    def __init__(self, shares: Floats, room: Floats, busy: float) -> None:
-        self.shares, self.room, self.busy = shares, room, busy
+    def __init__(self, shares: Floats, room: Floats, busy: float, begins: tuple[float, float]) -> None:
+        self.shares, self.room, self.busy, self.begins = shares, room, busy, begins
         self.curve, self.top = np.full(len(room), np.inf), len(room)
         self.found: list[tuple[NestPrices, Chosen, Floats]] = []
 
@@ -118,14 +151,20 @@ class _Best:
         self.found.append((prices, at, lowest))
         self.curve[: self.top] = np.minimum(self.curve[: self.top], lowest)
         least = float(prices.whole @ np.where(prices.outside, 1.0 - self.shares, 0.0))
-        least += max(0.0, self.busy - least) * prices.idle
-        self.top = max(1, int((self.curve > least * (NEAR if self.busy else NEARLY)).sum()))  # none is better above
+        self.least = least + max(0.0, self.busy - least) * prices.idle
+        self.top = max(1, self.above(self.least * (NEAR if self.busy else NEARLY)))  # none is better above
         return self.good()[-1]
+
+    def above(self, most: float) -> int:
+        """Sizes of the memory for which the best so far costs more."""
+        return int((self.curve > most).sum())
 
     @property
     def is_enough(self) -> bool:
-        """Whether hardly any nest takes less time, but in very little of the memory."""
-        return self.busy > 0 and self.top <= LEVELS // SMALL
+        """Whether hardly any nest takes less time, but in very little of the memory: of what the first pass waits for
+        others may save all."""
+        once, share = self.begins
+        return self.busy > 0 and self.above(self.least * (NEAR + share) + once) <= LEVELS // SMALL
 
     def good(self) -> list[Chosen]:
         return [np.unique(at[(low <= NEAR * self.curve[: len(at)]) & np.isfinite(low)]) for _, at, low in self.found]

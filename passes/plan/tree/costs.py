@@ -139,11 +139,10 @@ class NestCosts:
     def of_nests(
         self, layers: tuple[Layer, ...], extents: Mapping[Axis, int], parts: list[LayerParts],
         tiles: Mapping[Tensor, Floats], inside: frozenset[Tensor], sliced: Mapping[Layer, Axis],
-        most_at_once: bool = False,
     ) -> Floats:  # fmt: skip
         """Bytes that the port could have moved, [candidates].  `parts`: of each loop from the outermost; `tiles`: bytes
         of tensors in a pass; `inside`: those that no other layers have; `sliced`: axes of sums along which operands
-        stream; `most_at_once`: assume that engines overlap as in a loop of many passes."""
+        stream."""
         cuts = [self.cut(layer, k, extents, parts) for k, layer in enumerate(layers)]
         stored = [self.stored(layer, tiles, inside) for layer in layers]
         runs = np.array([each for _, each in cuts])
@@ -165,8 +164,7 @@ class NestCosts:
         busiest = np.max([np.sum(runs * each, axis=0) for each in engines], axis=0)
         one_by_one = np.sum(runs * (found.alone + waits), axis=0)
         passes = math.prod((part.runs for part in parts), start=np.ones_like(runs)).max(axis=0)
-        apart = np.maximum(0.0 if most_at_once else 1 / np.maximum(passes, 1.0), APART)
-        cycles = busiest + (one_by_one - busiest) * apart + self.cluster.restart * runs.sum(axis=0)
+        cycles = busiest + (one_by_one - busiest) * APART + self.cluster.restart * runs.sum(axis=0)
         cycles = cycles + passes * self.target.chip.dram.latency_cycles
         return cycles * self.target.chip.dram.port_bytes_per_cycle
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -307,21 +307,45 @@ class _Rows:
 def cuts_apart(reads: Reads) -> frozenset[int]:
     """Places in the order of layers at which units may end.
 
-    Not inside of what carries states.  And not between two layers without sums, of which the second alone reads the
-    first, place by place, and else only what no layer makes: as one they take no more room, and bytes move less.
+    Not inside of what carries states, nor inside of layers without sums that read each other place by place: as one
+    they take no more room, and bytes move less.
     """
     layers = reads.network.layers
     place = {layer: k for k, layer in enumerate(layers)}
     joined = {
         k for each in reads.recurrences for k in range(place[each.layers[0]] + 1, place[each.layers[-1]] + 1)
     }  # fmt: skip
-    for k, (first, second) in enumerate(itertools.pairwise(layers), 1):
-        made = [t for t in reads.touched[second] if t in reads.network.maker and t is not second.result]
-        is_alone = reads.users[first.result] == (first, second) and not first.result.is_output
-        is_in_place = is_alone and made == [first.result] and reads.storage_of(second) is first.result
-        if is_in_place and not first.combine and not second.combine:
-            joined.add(k)
+    first = 0
+    while first < len(layers):
+        stop = _without_sums(reads, place, first)
+        joined.update(range(first + 1, stop))
+        first = stop
     return frozenset(range(1, len(layers) + 1)) - joined
+
+
+def _without_sums(reads: Reads, place: Mapping[Layer, int], first: int) -> int:
+    """Where the longest group from this layer on ends, of layers without sums: what they make they alone read, but for
+    the last one's result; and of what others make they read, place by place, only what the first one reads."""
+    layers, stop = reads.network.layers, first + 1
+    inside, waiting = {t for t in reads.touched[layers[first]] if t in reads.network.maker}, set[Tensor]()
+    for k, layer in enumerate(layers[first:], first):
+        made = {t for t in reads.touched[layer] if t in reads.network.maker and t is not layer.result}
+        is_in_place = k == first or (made <= inside and all(_is_in_place(reads, layer, t) for t in made))
+        if layer.combine or not is_in_place:
+            break
+        inside.add(layer.result)
+        waiting.add(layer.result)
+        waiting = {t for t in waiting if t.is_output or any(place[user] > k for user in reads.users[t])}
+        if waiting <= {layer.result}:
+            stop = k + 1
+    return stop
+
+
+def _is_in_place(reads: Reads, layer: Layer, tensor: Tensor) -> bool:
+    """Whether a layer reads of a tensor, of elements as wide as its own, the place that it makes."""
+    axes, result = reads.plain(layer, tensor), layer.result
+    is_alike = len(tensor.axes) == len(result.axes) and result.element_bits <= tensor.element_bits
+    return is_alike and all(axis in axes for axis in result.axes)
 
 
 def is_inner_sum(layer: Layer, axis: Axis) -> bool:

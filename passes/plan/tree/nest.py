@@ -307,10 +307,11 @@ class LoopNest:
             0.0 if interior.costs is None else interior.costs.idle, interior.sizes * interior.copies,
             np.zeros_like(interior.copies) if interior.costs is None else interior.costs.first * interior.copies,
             np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0), steps, save, border, tile, self.slices,
-            interior.alive, interior.replaced, self._repeated() + self._between(), self._busy(),
+            interior.alive, interior.replaced, self._repeated() + self._between(), self.busy,
         )  # fmt: skip
 
-    def _busy(self) -> Floats:
+    @cached_property
+    def busy(self) -> Floats:
         """What the candidates cost at least, whatever moves; or, of energy, what is added to what moves."""
         interior = self.interior
         if interior.costs is None:
@@ -321,17 +322,6 @@ class LoopNest:
             found = interior.costs.of_nests(interior.layers, interior.extents, parts, tiles, inside, interior.sliced)
             known[key] = found if interior.costs.is_energy else found * self._begun + self._late
         return known[key]
-
-    def least_busy(self) -> float:
-        """What no nest of the layers is below, whatever moves, as of candidate 0, which has no loops."""
-        interior = self.interior
-        if interior.costs is None or interior.costs.is_energy:
-            return 0.0
-        tiles, inside, parts = self._parts
-        found = interior.costs.of_nests(
-            interior.layers, interior.extents, parts, tiles, inside, interior.sliced, most_at_once=True
-        )
-        return float(found[0])
 
     @property
     def _parts(self) -> tuple[dict[Tensor, Floats], frozenset[Tensor], list[LayerParts]]:

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
+from frustum.dialects.plan.cycles import KnownLayers
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
-from frustum.passes.plan.tree.best import NEAR, good_nests
+from frustum.passes.plan.tree.best import NEAR, bare_nest, good_nests
 from frustum.passes.plan.tree.costs import KnownCosts, NestCosts
 from frustum.passes.plan.tree.deal import dealings
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
@@ -48,9 +49,11 @@ MOST_ABOVE = 3
 """Tensors, the largest first, that may lie in SRAM for all passes of a loop around a forest. 2026-11-28."""
 MOST_WORK = 220_000
 """Units that are tried for one network, some half a minute: what wider searches find in more is little. 2026-11-28."""
-NEST_WORK = 150
-"""All nests of an interval take as long as so many units of a forest. 2026-11-28."""
+NEST_WORK, BARE_WORK = 150, 20
+"""All nests of an interval take as long as so many units of a forest; where the one without loops is enough, as so
+many. 2026-11-30."""
 LADDER: tuple[dict[str, Any], ...] = (
+    {"longest": 3, "states": 4, "news": 1, "shares": (), "depth": 0},
     {"is_sparse": True, "states": 4, "news": 1, "shares": (), "depth": 0},
     {"is_sparse": True, "states": 12, "depth": 0},
     {"states": 6, "news": 2, "shares": (), "depth": 0},
@@ -58,8 +61,9 @@ LADDER: tuple[dict[str, Any], ...] = (
     {"longest": 12, "states": 6, "news": 2, "shares": ()},
 )
 """Narrower searches, each of which bounds the next: what they have found is not looked for again. 2026-11-28."""
-NARROW = replace(SearchLimits(), **LADDER[0])
-"""What chooses between orders of layers, and between classes that are dealt to clusters."""
+QUICK, NARROW = (replace(SearchLimits(), **rung) for rung in LADDER[:2])
+"""What chooses between orders of layers, and between classes that are dealt to clusters: of a quick search, and of
+others.  Quick ones look no further than these two where they find a plan."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,14 @@ class LoopWay:
 
 
 @dataclass
+class SearchEffort:
+    """How much has been looked at."""
+
+    units: int = 0
+    """Those that forests tried; the nests of an interval are as much as `NEST_WORK`."""
+
+
+@dataclass
 class KnownParts:
     """What is found once for all parts of networks that are equal but for names."""
 
@@ -95,13 +107,18 @@ class KnownParts:
     good: dict[int, NestPrices] = field(default_factory=dict)
     nests: dict[object, Floats] = field(default_factory=dict)
     bounded: dict[object, tuple[Floats, Floats]] = field(default_factory=dict)
+    ranked: dict[tuple[Layer, ...], list[Dealing]] = field(default_factory=dict)
+    """What clusters may deal of these layers, the best first, as a quick search judges."""
     """Curves of units and forests, with the bounds that they were found for."""
-    work: int = 0
-    """Units that forests tried; the nests of an interval are as much as `NEST_WORK`."""
+    layers: KnownLayers = field(default_factory=dict)
+    """What `cycles.timed` knows of the layers."""
+    effort: SearchEffort = field(default_factory=lambda: SearchEffort())
 
-    def for_others(self) -> KnownParts:
-        """What holds for other sizes of SRAM, and for wishes that weigh the same costs in another way."""
-        return KnownParts(self.numbers, self.costs)
+    def for_others(self, *, is_quick: bool) -> KnownParts:
+        """What holds for other sizes of SRAM, and for wishes that weigh the same costs in another way.  Quick searches
+        share what they may do."""
+        effort = self.effort if is_quick else SearchEffort()
+        return KnownParts(self.numbers, self.costs, ranked=self.ranked, layers=self.layers, effort=effort)
 
 
 class EnoughWork(Exception):
@@ -123,6 +140,9 @@ class PlanSearch:
     extents: Extents
     record: ForestRecord
     may_end: bool
+    """Whether there is a plan already."""
+    is_done: bool
+    """Whether nothing is looked for any more but the way of the best plan."""
     known: KnownParts
     costs: NestCosts | None
     cuts_apart: frozenset[int]
@@ -138,6 +158,8 @@ class PlanSearch:
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
         self.known = known or KnownParts()
+        self.found: Floats = np.full(LEVELS + 1, np.inf)
+        """The fewest bytes that have been found."""
         self.zones = Zones(self.reads, self.layers, dealing or Dealing.of_one(self.layers), self.known.numbers)
         self.extents = self.zones.extents
         number = {layer: k for k, layer in enumerate(self.layers)}
@@ -149,7 +171,7 @@ class PlanSearch:
         """Layers of the network that are others made again."""
         self.record = ForestRecord()
         """How the units of the best plans follow each other."""
-        self.may_end = False
+        self.may_end = self.is_done = False
         self.costs = NestCosts.of(wishes, self.known.costs)
         self.bound: Floats = np.full(LEVELS + 1, self.most_wanted)
         """Plans that are no better are of no use."""
@@ -186,11 +208,16 @@ class PlanSearch:
         """The fewest bytes that narrower searches, then this one, find; each of use bounds the next.  `limits` are
         then those of the last of use.  Where so much work is done, or nothing is left to save, the rest is left
         out."""
-        widest, best, found = self.limits, self.limits, self.bound
+        widest, best, found = SearchLimits(), self.limits, np.minimum(self.bound, self.found)
+        is_short, has_plan = self.wishes.is_quick and not self.wishes.patient, self.may_end
+        has_plan |= bool((found < self.bound)[self.wanted].any())
         for narrow in (*LADDER, dict[str, Any]()):
+            limits = replace(widest, **narrow)
             if (found[self.judged] <= self.enough).all():
                 break
-            self.limits, self.may_end = replace(widest, **narrow), bool(np.isfinite(found[self.wanted]).any())
+            if limits == best and np.isfinite(self.found[self.wanted]).any():  # it has been done
+                continue
+            self.limits, self.may_end = limits, has_plan
             try:
                 curve = self.root(found, record := ForestRecord()).curve()
             except EnoughWork:
@@ -198,10 +225,9 @@ class PlanSearch:
             is_little = self.costs is not None and (curve[self.judged] * NEAR >= found[self.judged]).all()
             if (curve[self.wanted] <= found[self.wanted] * NEARLY).all():
                 best, found, self.record = self.limits, np.minimum(found, curve), record
-            has_plan = (found[self.wanted] < self.bound[self.wanted]).any()
-            is_enough = self.wishes.is_quick and not self.wishes.patient and has_plan
-            if is_little or is_enough:  # prices of time are rougher than what wider searches would find
-                break
+            has_plan |= bool((found < self.bound)[self.wanted].any())
+            if (is_little and not self.wishes.patient) or (is_short and has_plan and limits != QUICK):
+                break  # prices of time are rougher than what wider searches would find
         self.limits, self.may_end = best, False
         return found
 
@@ -221,16 +247,20 @@ class PlanSearch:
 
     def spend(self, work: int) -> None:
         """Notes work; EnoughWork where there is a plan already, or is to be soon, and no more may be done."""
-        self.known.work += work
-        is_quick, most = self.wishes.is_quick, self.wishes.work or MOST_WORK
-        if (self.may_end or is_quick) and self.known.work > most:
+        if self.is_done:
+            return
+        self.known.effort.units += work
+        most = self.wishes.work or MOST_WORK
+        if self.wishes.is_quick:
+            most //= 1 + (self.may_end and not self.wishes.patient)  # what is left is for other wishes
+        if (self.may_end or self.wishes.is_quick) and self.known.effort.units > most:
             raise EnoughWork
 
     def narrowly(self) -> float:
         """Bytes that one search finds, without a ladder, in all of the memory; infinite where that is too much work."""
         with suppress(EnoughWork):
             curve = self.root(self.bound, record := ForestRecord()).curve()
-            self.record, self.most = record, np.minimum(self.bound, curve)
+            self.record, self.found = record, np.minimum(self.bound, curve)
             return float(curve[LEVELS])
         return np.inf
 
@@ -278,8 +308,12 @@ class PlanSearch:
     def good_nests(self, placed: PlacedInterval) -> NestPrices:
         """`best.good_nests`, found once for equal intervals."""
         if placed.number not in self.known.good:
-            self.spend(NEST_WORK)
-            self.known.good[placed.number] = good_nests(placed, self.room, self.limits, self._passes, self.costs)
+            self.spend(BARE_WORK)
+            found = bare_nest(placed, self.room, self.costs)
+            if found is None:
+                self.spend(NEST_WORK)
+                found = good_nests(placed, self.room, self.limits, self._passes, self.costs)
+            self.known.good[placed.number] = found
         return self.known.good[placed.number]
 
     # ------------------------------------------------------------ loops around forests
@@ -420,18 +454,19 @@ def searches(
     have found.  The order in which a narrow search moves the fewest bytes is first: work may end before the others.
     Units that are given are of the file's order; a layer is made again by a unit that reads it, so not where units have
     nothing of each other."""
-    known, orders = KnownParts() if known is None else known.for_others(), [network]
+    known, orders = (known or KnownParts()).for_others(is_quick=wishes.is_quick), [network]
     if wishes.cuts is None and not wishes.is_quick:
         orders += other_orders(network)
     if len(orders) > 1:
         orders.sort(key=lambda order: PlanSearch(order, capacity, NARROW, wanted, known).narrowly())
-        known.work = 0
+        known.effort.units = 0
     networks = [(order, tuple[Copy, ...]()) for order in orders]
-    if wishes.cuts is None or wishes.cuts.is_crossed:
+    is_thorough = wishes.patient or not wishes.is_quick
+    if is_thorough and (wishes.cuts is None or wishes.cuts.is_crossed):
         networks += alternatives(orders[0], capacity / SMALL)
     bound = np.full(LEVELS + 1, np.inf)
     for other, copies in networks:
-        search = _dealt(other, capacity, wanted, clusters, known, wishes, judge)
+        search = _dealt(other, capacity, wanted, clusters, known, wishes, judge, may_end=bool(np.isfinite(bound).any()))
         search.copies, search.bound = copies, np.minimum(search.bound, bound)
         yield search
         bound = np.minimum(bound, search.curve)
@@ -439,16 +474,20 @@ def searches(
 
 def _dealt(
     network: AxisNetwork, capacity: int, wanted: Sequence[int], clusters: int, known: KnownParts, wishes: Wishes,
-    judge: Judge,
+    judge: Judge, *, may_end: bool,
 ) -> PlanSearch:  # fmt: skip
     """The search with the classes of axes dealt to clusters, of which narrow searches find the best; given units may
     have no plan but loops around forests."""
-    narrow = NARROW if wishes.cuts is None else replace(SearchLimits(), **LADDER[-1])
-
-    def worth(dealing: Dealing) -> float:
-        return judge(PlanSearch(network, capacity, narrow, wanted, known, dealing, wishes))
-
-    ways = dealings(network, clusters, wishes)
-    ranked = sorted(ways, key=worth) if len(ways) > 1 else ways
-    dealing = ranked[min(int(wishes.next_dealing), len(ranked) - 1)]
-    return PlanSearch(network, capacity, wanted=wanted, known=known, dealing=dealing, wishes=wishes)
+    narrow = QUICK if wishes.is_quick else NARROW
+    if wishes.cuts is not None:
+        narrow = replace(SearchLimits(), **LADDER[-1])
+    key = tuple(network.layers)
+    ways = known.ranked.get(key) or dealings(network, clusters, wishes)
+    ranked = [PlanSearch(network, capacity, narrow, wanted, known, way, wishes) for way in ways]
+    for search in ranked:
+        search.may_end = may_end
+    if key not in known.ranked and len(ranked) > 1:
+        ranked.sort(key=judge)
+        if wishes.is_quick:
+            known.ranked[key] = [search.zones.dealing for search in ranked]
+    return ranked[min(int(wishes.next_dealing), len(ranked) - 1)]

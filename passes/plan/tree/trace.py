@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.check import Named
 from frustum.dialects.plan.clusters import NotExchanged
 from frustum.dialects.plan.count import Counted, count
-from frustum.dialects.plan.cycles import timed
+from frustum.dialects.plan.cycles import KnownLayers, timed
 from frustum.dialects.plan.tree import (
     Compute,
     Halo,
@@ -29,13 +30,13 @@ from frustum.dialects.plan.tree import (
 )
 from frustum.dialects.target import Target
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree.best import nest_ways
+from frustum.passes.plan.tree.best import bare_ways, nest_ways
 from frustum.passes.plan.tree.forest import ForestRecord, Kept, UnitStep, part_axis
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
 from frustum.passes.plan.tree.nest import NO_BYTES, LoopNest
 from frustum.passes.plan.tree.search import KnownParts, LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
-from frustum.passes.plan.tree.units import LEVELS, NEARLY
+from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval
 from frustum.passes.plan.tree.wishes import IDLE, NO_WISHES, Stretches, Wishes
 
 
@@ -89,7 +90,8 @@ def good_plans(
             asked.append((replace(ahead, next_dealing=True), ()))
     else:
         asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
-    asked += [(replace(ahead, patient=True), less)] if wishes.is_quick else []
+    if wishes.is_quick:
+        asked += [(replace(own, patient=True), less) for own in (first_bytes, ahead)]
     for own, less in asked:
         if judged and own.patient:
             break
@@ -129,7 +131,8 @@ def _fitting_plans(
             if not np.isfinite(search.curve[LEVELS]):
                 break
             levels = [LEVELS, *(level for level in less if np.isfinite(search.curve[level]))]
-            found = [_counted(network, plan_of(search, level), wishes.target) for level in levels]
+            plans = dict.fromkeys(plan_of(search, level) for level in levels)
+            found = [_counted(network, plan, wishes.target, known.layers) for plan in plans]
             fitting = [(plan, counted) for plan, counted in found if counted.sram_bytes <= capacity]
             if fitting:
                 return fitting
@@ -142,18 +145,24 @@ def _judged(search: PlanSearch) -> float:
     price = search.narrowly()
     if search.costs is None or search.costs.is_energy or not np.isfinite(price):
         return price
-    _, counted = _counted(search.network, plan_of(search), search.wishes.target)
+    _, counted = _counted(search.network, _traced(search, LEVELS), search.wishes.target, search.known.layers)
     return search.costs.together(counted.dram_bytes, counted.cycles)
 
 
-def _counted(network: AxisNetwork, plan: Sequence, target: Target | None) -> tuple[Sequence, Counted]:
+def _counted(
+    network: AxisNetwork, plan: Sequence, target: Target | None, known: KnownLayers | None = None
+) -> tuple[Sequence, Counted]:  # fmt: skip
     """The plan and its count; where a neighbour has not the rows that a cluster asks for, both make them."""
+
+    def counted(plan: Sequence) -> Counted:
+        return count(network, plan) if target is None else timed(network, plan, target, known)
+
     try:
-        return plan, count(network, plan) if target is None else timed(network, plan, target)
+        return plan, counted(plan)
     except NotExchanged:
         found = _recomputed(plan)
         assert isinstance(found, Sequence)
-        return found, count(network, found) if target is None else timed(network, found, target)
+        return found, counted(found)
 
 
 def _recomputed(node: Node) -> Node:
@@ -173,7 +182,14 @@ def plan_of(search: PlanSearch, level: int = LEVELS) -> Sequence:
     where there is none."""
     if not np.isfinite(search.curve[level]):
         raise no_plan(search.network, search.capacity, search.wishes)
+    return _traced(search, level)
+
+
+def _traced(search: PlanSearch, level: int) -> Sequence:
+    """The plan that a search found last."""
+    search.is_done = True
     found = _once(_Trace(search).whole(level), frozenset())
+    search.is_done = False
     whole = found if isinstance(found, Sequence) else Sequence((found,))
     if search.wishes.sum_bits or any(tensor.sums for tensor in search.network.tensors):
         whole = _in_sequence(whole, Named(search.network, whole), search, frozenset())
@@ -371,21 +387,27 @@ class _Trace:
         search = self.search
         placed = search.placed(first, stop, place.extents)
         shares = np.array([place.resident.get(t, 0.0) for t in placed.own.touched])
-        room = search.room[level : level + 1]
+        room, least = search.room[level : level + 1], search.nest(placed, place.resident)[level] * NEARLY
         best: tuple[float, LoopNest, int] | None = None
-        nests = list[LoopNest]()
-        for ways in nest_ways(placed, search.limits, {}, search.costs):
-            nests += LoopNest.all_of(ways.interior, ways.loops, ways.singles)
-            if ways.pairs:
-                nests += LoopNest.all_of(ways.interior, ways.loops, ways.of_two(stride=1))
-        for nest in nests:
+        for nest in self.nests(placed):
             priced = nest.prices.priced(shares, room)[0]
             k = int(priced.argmin())
             if best is None or priced[k] < best[0] / NEARLY:
                 best = priced[k], nest, k
+            if best[0] <= least:
+                break
         assert best is not None
         _, nest, k = best
         return self.built(nest, k, shares, float(room[0]), place)
+
+    def nests(self, placed: PlacedInterval) -> Iterator[LoopNest]:
+        """All nests of an interval: without loops first."""
+        search = self.search
+        bare = bare_ways(placed, search.costs)
+        for ways in itertools.chain(bare, nest_ways(placed, search.limits, {}, search.costs)):
+            yield from LoopNest.all_of(ways.interior, ways.loops, ways.singles)
+            if ways.pairs:
+                yield from LoopNest.all_of(ways.interior, ways.loops, ways.of_two(stride=1))
 
     def built(self, nest: LoopNest, k: int, shares: np.ndarray, room: float, place: TreePlace) -> Node:
         interior = nest.interior

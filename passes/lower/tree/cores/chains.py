@@ -18,6 +18,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Affine, Span
+from frustum.dialects.plan.core_chains import LONGEST
 from frustum.passes.lower.tree.cores.chain_choice import ChainChoice, ChainPiece, CoreChain
 from frustum.passes.lower.tree.cores.chain_writer import ChainWriter
 from frustum.passes.lower.tree.cores.links import reads_in_core
@@ -31,8 +32,6 @@ from frustum.passes.lower.tree.over_clusters import own_share
 from frustum.passes.lower.tree.spans import NotLowered, Spans, end, span_of, step_at
 from frustum.passes.lower.tree.streams.streaming import Streaming
 
-LONGEST = 8
-"""Layers of a chain at most. 2026-11-28."""
 PAYS = 1.15
 """A chain is made where it takes at most so many times what its layers take one by one: that these wait for each other
 is not in what is estimated of them.  With 1.1 `conv1d_rank3` takes 1.07 times the cycles on `edge`, with 1.0 convnext

@@ -187,7 +187,7 @@ OUTPUTS = {
     "each tensor has its place": (side_by_side, 0),
     "phases have strides": (phases, 0),
     "a cache is written as it is loaded": (appended, 2 * 8 * 6),
-    "a part alone is written": (part, -3 * 5 * 4),
+    "of a part a copy is written": (part, 0),
     "two outputs of one tensor": (twice, 6 * 5 * 4),
     "ends are written again": (edges, (8 * 7 - 6 * 5) * 4),
     "dimensions of several axes": (dealt_outputs, 0),
