@@ -89,7 +89,7 @@ class TimedLayer:
         """The most of each."""
         ways = [way for _, _, way in self.found]
         steady = max(way.steady for way in ways)
-        return StreamCycles(steady, max(w.steady + w.first for w in ways) - steady, max(way.port for way in ways))
+        return StreamCycles(steady, max(way.cycles for way in ways) - steady, max(way.port for way in ways))
 
     @property
     def longest(self) -> Side:
@@ -98,8 +98,8 @@ class TimedLayer:
 
 
 def timed(network: AxisNetwork, plan: Node, target: Target, known: KnownLayers | None = None) -> Counted:
-    """The count of a plan, with what it takes on a machine.  `known`: what was found for other plans.  PlanError where it is none of the network, or for clusters
-    with links that the machine has not."""
+    """The count of a plan, with what it takes on a machine.  `known`: what was found for other plans.  PlanError where
+    it is none of the network, or for clusters with links that the machine has not."""
     check_plan(network, plan)
     own = with_copies(network, plan)
     sizes = CountingWalk(own, plan)
@@ -234,7 +234,7 @@ class _TimedWalk(CountingWalk):
                 continue
             port = sum(part.way.port for part in parts[:count])
             whole, begins = chain.cycles + restart, latency * (port > 0)
-            alone = sum(each.way.steady + each.way.first + restart + latency * bool(each.streams) for each in parts[:count])
+            alone = sum(each.way.cycles + restart + latency * bool(each.streams) for each in parts[:count])
             if begins + port + whole < alone:  # all that comes is there before the first piece
                 self.add(parts[:count], chain.engines, max(whole, port), begins + min(whole, port))
                 return count

@@ -48,12 +48,16 @@ class Stream:
 
 @dataclass(frozen=True)
 class StreamCycles:
-    """Cycles of a layer: until it is done where nothing is there before (`cycles`), and of those what an earlier slice
-    hides (`steady` without the first slice), of the DRAM port, and of the cores."""
+    """Cycles of a layer: without the first slice, of that one, and of the DRAM port."""
 
     steady: float
     first: float
     port: float
+
+    @property
+    def cycles(self) -> float:
+        """Until it is done where nothing is there before."""
+        return self.steady + self.first
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class StreamedLayer:
 
     def best(self) -> StreamCycles:
         """The way that takes the fewest cycles; where none fits, that with the least slices."""
-        return min(self.ways(), key=lambda way: way.steady + way.first)
+        return min(self.ways(), key=lambda way: way.cycles)
 
     def ways(self) -> Iterator[StreamCycles]:
         """All axes, and none, with all steps."""

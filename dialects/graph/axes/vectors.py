@@ -174,8 +174,10 @@ def _pointwise(reader: Reader, op: Operation, values: list[SSAValue], passes: in
 
 @reads(g.ResizeOp)
 def resize(reader: Reader, op: g.ResizeOp) -> View | None:
-    """Every position reads one of the operand's, or the two on its sides."""
+    """Every position reads one of the operand's, or the two on its sides.  Of several tensors there is a copy."""
     x, out = reader.view(op.x), g.shape_of(op.result)
+    if len(x.pieces) > 1:
+        return None
     dims, positions, taps = list(x.dims), [Affine.along(own) for own in x.dims], []
     for k in (0, 1):
         at, extent = 2 + k, extent_of(x.dims[2 + k])

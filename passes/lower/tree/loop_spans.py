@@ -316,13 +316,14 @@ class LoopSpans(Ranged):
         """Positions of other pieces whose span along an axis includes, in every pass that reads this piece, what it
         reads there: so it is with edge and reflect padding."""
         own = dict(piece.by_leaf)[axis]
-        for other in others:
+        guards = [guard for guard in piece.guards if own is not None and guard.fill is None]
+        reaches = [(each, reach) for each in guards if own and (reach := read_through(own, each)) is not None]
+        for other in others if reaches else ():
             inner = dict(other.by_leaf)[axis]
             if inner is None or not inner.is_linear or not inner.terms:
                 continue
-            for guard in piece.guards:
-                reach = None if own is None or guard.fill is not None else read_through(own, guard)
-                if reach is None or dict(guard.position.refined().terms) != dict(inner.refined().terms):
+            for guard, reach in reaches:
+                if dict(guard.position.refined().terms) != dict(inner.refined().terms):
                     continue
                 span, apart = through(inner, FAR, spans), inner.offset - guard.position.offset
                 first = self.code.extremes(span.start)[1]

@@ -21,7 +21,6 @@ from frustum.passes.plan.text.cuts import cuts_after
 from frustum.passes.plan.tree.trace import good_plans
 from frustum.passes.plan.tree.wishes import GivenCuts, Most, Wishes
 
-
 WORK_PER_LAYER = 200
 """A quick search may do so much for each layer: as long as another planner takes. 2026-11-30."""
 

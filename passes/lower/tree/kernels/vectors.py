@@ -28,6 +28,7 @@ from frustum.passes.lower.tree.kernels.kernel import (
     joined_span,
     padded,
     placed_span,
+    stride_of,
     view_of,
 )
 from frustum.passes.lower.tree.kernels.windows import Window, window_of
@@ -378,15 +379,15 @@ class ResizeKernel(Kernel):
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
         held, shape = work.operands[0], g.shape_of(op.x)
-        view = view_of(code, work, held, self.four)
-        strides, spans, boxes = list(view.strides), [], [joined_span(code, axes, work) for axes in self.four]
+        strides = [stride_of(held, axes, code, work) for axes in self.four[:2]]
+        spans, boxes = list[Span](), [joined_span(code, axes, work) for axes in self.four]
         for number, position in enumerate(self.read):
             if position is not None:
                 boxes[2 + number] = placed_span(code, self.four[2 + number], work)
             dim = next((d for d in held.dims if position is not None and d.coordinate == position), None)
             axes = [axis for d in held.dims for axis, _ in d.coordinate.terms]
+            strides.append(stride_of(held, self.four[2 + number], code, work) if dim is None else dim.stride)
             if dim is not None:
-                strides[2 + number] = dim.stride
                 spans.append(Span(dim.span.start, dim.span.extent, shape[2 + number]))
             elif {*axes} & {*self.four[2 + number]}:
                 spans.append(boxes[2 + number])
@@ -396,10 +397,10 @@ class ResizeKernel(Kernel):
         scale = (1.0 if down is None else op.scale[0], 1.0 if across is None else op.scale[1])
         offset = (0.0 if down is None else op.offset[0], 0.0 if across is None else op.offset[1])
         out = view_of(code, work, work.out, self.four)
+        view = View(held.element, Affine(held.offset), tuple(strides))
         made = isa.Resize(
             scales=scaled(op, view, out, chooses=True),
-            mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset,
-            in_view=View(held.element, Affine(held.offset), tuple(strides)), out_view=out,
+            mode=str(op.mode), rounding=str(op.rounding), scale=scale, offset=offset, in_view=view, out_view=out,
             rows=spans[0], cols=spans[1], box=Box.of(*boxes),
         )  # fmt: skip
         code.emit(made, held.buffer, work.out.buffer)
