@@ -20,6 +20,7 @@ from frustum.passes.graph.patterns.gelu import FindGelu
 from frustum.passes.graph.patterns.layers import FindSilu, FuseActivation, FusePad, PoolBeforeConv
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
 from frustum.passes.graph.patterns.reshapes import SinkReshape, share_reshapes
+from frustum.passes.graph.patterns.roundings import remove_roundings
 from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
 from frustum.passes.graph.patterns.volumes import LayersOnSlices, PadBehindStack
 from frustum.passes.weights import store_of
@@ -31,7 +32,8 @@ ABSORBING = PatternRewriterListener(operation_replacement_handler=[absorb])
 class Canonicalize(ModulePass):
     """Fold, fuse, remove.
 
-    1. identities, and moves of moves (`moves`) and of dequantised constants (`dequantised`)
+    1. identities, moves of moves (`moves`) and of dequantised constants (`dequantised`), roundings of whole numbers
+       (`roundings`)
     2. constant scales and shifts into the convolution or matrix product beside them: batch
        normalisation, biases; into one another where there is none (`scales`); the new weights get new keys
     3. means over windows before pointwise convolutions, poolings before concatenations (`layers`)
@@ -55,6 +57,7 @@ class Canonicalize(ModulePass):
             unroll(recurrence, constants.store)
         for inner in list(op.walk()):
             fold_view(inner, constants.store)
+        remove_roundings(op, constants)
         # before anything goes into the layers that it consists of
         PatternRewriteWalker(FindGelu(constants.store), listener=ABSORBING).rewrite_module(op)
         patterns = GreedyRewritePatternApplier(
