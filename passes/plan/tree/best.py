@@ -83,13 +83,14 @@ def interiors_of(placed: PlacedInterval, costs: NestCosts | None) -> list[Interi
 def bare_nest(placed: PlacedInterval, room: Floats, costs: NestCosts | None) -> NestPrices | None:
     """The nest without loops, where hardly any takes less time but in very little of the memory; None where others are
     to be looked at."""
-    ways = list(bare_ways(placed, costs))
-    if costs is None or costs.is_energy or not ways:
+    ways, own = list(bare_ways(placed, costs)), placed.own
+    reads_all = all(own.shares[t] <= own.least_shares[t] * NEARLY for t in own.outside)  # passes may leave gaps out
+    if costs is None or costs.is_energy or not ways or not reads_all:
         return None
     best = _begun(placed, room, costs)
     for each in ways:
         _add(best, each, each.singles)
-    return _Best.joined(*best) if all(each.is_enough for each in best) else None
+    return _Best.joined(*best) if all(each.needs_no_loop for each in best) else None
 
 
 def bare_ways(placed: PlacedInterval, costs: NestCosts | None) -> Iterator[NestWays]:
@@ -161,8 +162,12 @@ class _Best:
 
     @property
     def is_enough(self) -> bool:
-        """Whether hardly any nest takes less time, but in very little of the memory: of what the first pass waits for
-        others may save all."""
+        """Whether hardly any nest takes less time, but in very little of the memory."""
+        return self.busy > 0 and self.top <= LEVELS // SMALL
+
+    @property
+    def needs_no_loop(self) -> bool:
+        """The same of one without loops: of what the first pass waits for loops may save all."""
         once, share = self.begins
         return self.busy > 0 and self.above(self.least * (NEAR + share) + once) <= LEVELS // SMALL
 

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from frustum.backend import targets
 from frustum.dialects import graph as g
+from frustum.dialects.plan.core_chains import ChainCycles
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.cycles import run_bytes, timed
 from frustum.dialects.plan.layer_cycles import MODES, ClusterCycles, products_of
@@ -117,16 +118,43 @@ def test_arrays_of_candidates_are_the_numbers_one_by_one():
 # ------------------------------------------------------------ plans
 
 
-def test_what_is_streamed_takes_the_port_or_the_cores(perceptron):
-    """One compute of three layers.  The products have 416 B each over a port of 8 B a cycle, of which slices are no
-    cheaper, so that they come before the cores begin, after the latency; the cores take 16, 2 for each pass of the
-    activation, and 40 cycles, and 12 of latency each time.  Of each the first piece comes, and the last one goes."""
+def in_chain(net, rows):
+    """Layers that follow each other in the cores: of the first its operands, of the last its result cross the SRAM
+    port, and all weights."""
+    up, _, down = net.layers
+    weights = [layer.operands[1].pieces[0].tensor.size_bytes for layer in (up, down)]
+    first, last = up.operands[0].pieces[0].tensor, down.result
+    stored = [{0: first.size_bytes, 1: weights[0], -1: 0}, {0: 0, -1: 0}, {0: 0, 1: weights[1], -1: last.size_bytes}]
+    part = {first.axes[0]: rows}
+    share = rows / first.axes[0].extent
+    stored = [{k: size * (share if k != 1 else 1) for k, size in each.items()} for each in stored]
+    parts = [
+        CLUSTER.of(layer, tuple(products_of(layer)), part, own) for layer, own in zip(net.layers, stored, strict=True)
+    ]
+    return ChainCycles.of(EDGE.cluster, parts).cycles + RESTART
+
+
+def test_what_is_streamed_comes_before_a_chain(perceptron):
+    """One compute of three layers that hand each other all: 832 B over a port of 8 B a cycle, after the latency."""
     plan = tree('{ compute matmul, unary, "matmul#2" }')
     found = timed(perceptron, plan, EDGE)
     assert found.dram_bytes == count(perceptron, plan).dram_bytes == 96 + 320 + 320 + 96
+    assert found.cycles == math.ceil(832 / 8 + EDGE.chip.dram.latency_cycles + in_chain(perceptron, 6))
+
+
+def test_what_is_streamed_takes_the_port_or_the_cores(perceptron):
+    """One layer after the other, since all that they make is written.  The products have 416 B each over a port of 8 B
+    a cycle, of which slices are no cheaper, so that they come before the cores begin; cores take 16 and 40 cycles, and
+    12 of latency.  The second product's weights come while the first one computes, but for what it leaves of the port.
+    """
+    net = network(lambda x, w, v: ((up := g.MatmulOp(x, w)), g.MatmulOp(up.result, v)), *SHAPES)
+    plan = tree('{ resident matmul compute matmul compute "matmul#2" }')
+    found = timed(net, plan, EDGE)
     port, latency = 416 / 8, EDGE.chip.dram.latency_cycles
-    products = (port + max(port, 16 + 12) + latency) + (port + max(port, 40 + 12) + latency)
-    assert found.cycles == products + 2 * perceptron.layers[1].passes + 12 + 3 * RESTART
+    first = port + max(port, 16 + 12) + latency + RESTART
+    assert found.taken[id(plan.children[0])] == first
+    second = port + max(port, 40 + 12) + latency + RESTART
+    assert found.taken[id(plan.children[1])] == second - min(port + latency, first - port)
 
 
 def test_a_result_that_nobody_reads_leaves_the_core():
@@ -139,15 +167,13 @@ def test_a_result_that_nobody_reads_leaves_the_core():
 
 
 def test_residents_come_first_and_passes_overlap(perceptron):
-    """Rows in three passes: weights come before the loop; of each pass counts what the layers take, and once what
-    comes before the first slice of theirs."""
+    """Rows in three passes: weights come before the loop; of each pass counts what a chain of the layers takes, and
+    once what comes before its first piece."""
     plan = tree('{ resident x1, x2 for x0.0 step 2 of 6 { compute matmul, unary, "matmul#2" } }')
     found = timed(perceptron, plan, EDGE)
     (loop,) = plan.children
-    act, port = perceptron.layers[1].passes, 64 / 8
-    """Two rows of 16 B in or out, a run of 32 B: as long as one of 64 B."""
-    steady = max(16 + 12, port) + act + 12 + max(40 + 12, port) + 3 * RESTART
-    assert found.taken[id(loop)] == 3 * steady + 2 * (port + EDGE.chip.dram.latency_cycles)
+    port = 2 * 64 / 8  # two rows of 16 B in, and out, runs of 32 B: as long as those of 64 B
+    assert found.taken[id(loop)] == 3 * in_chain(perceptron, 2) + port + EDGE.chip.dram.latency_cycles
     assert found.cycles == math.ceil(640 / 8 + EDGE.chip.dram.latency_cycles + found.taken[id(loop)])
 
 

@@ -212,6 +212,33 @@ def test_an_input_that_is_loaded_in_parts_is_passed_on_through_sram():
     assert moved(build) in (128 * FLOAT, 2 * 128 * FLOAT)
 
 
+# ------------------------------------------------------------ what is resized
+
+
+def resized(net, x):
+    return net.layer(g.ResizeOp("nearest", x, (8, 6), scale=(0.5, 0.5), offset=(0.0, 0.0), rounding="floor"))
+
+
+def in_pairs(net):
+    """Rows are of two axes, since a pool takes two at a time: of one row that is read there are both."""
+    skip = net.conv(net.input(1, 2, 8, 6), 4)
+    return net.conv(net.binary("add", skip, resized(net, net.conv(net.pool("max", skip), 4))), 3)
+
+
+def of_two(net):
+    x = net.input(1, 2, 4, 3)
+    return resized(net, cat(net, net.unary("relu", x), net.conv(x, 3)))
+
+
+@pytest.mark.parametrize("build", [in_pairs, of_two])
+def test_resizes(build):
+    found = lowered_plans.case(build)
+    names = ", ".join(f'"{layer.name}"' for layer in found.axes.layers)
+    found = lowered_plans.case(build, f"compute {names}")
+    moved_bytes, counted = lowered_plans.check_lowered(found, lowered_plans.machine())
+    assert moved_bytes == counted
+
+
 # ------------------------------------------------------------ what pools read
 
 

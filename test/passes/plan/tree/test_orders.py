@@ -67,6 +67,23 @@ def chain(net):
     return net.conv(net.binary("mul", net.pool("max", x), net.input(1, 8, 8, 8)), 4)
 
 
+def diamond(net):
+    """What is towards zero: its parts go apart, and come together; one of them is also read behind."""
+    x = net.conv(net.input(1, 4, 16, 16), 8)
+    up = net.unary("relu", net.unary("floor", x))
+    whole = net.binary("add", up, net.unary("neg", net.unary("relu", net.unary("neg", net.unary("ceil", x)))))
+    y = net.unary("exp", whole)
+    left = net.unary("abs", y)
+    return net.conv(net.binary("mul", left, net.unary("sqrt", y)), 4), left
+
+
+def test_no_unit_ends_inside_of_functions_that_come_together():
+    """A convolution, six functions, their sum and its function, which two read, of which one is an output."""
+    net = case(diamond).axes
+    assert [layer.name for layer in net.layers][-1].startswith("conv") and len(net.layers) == 13
+    assert cuts_apart(Reads(net)) == {1, 9, 10, 11, 12, 13}
+
+
 def test_no_unit_ends_where_one_layer_goes_on_with_another_in_its_place():
     """A convolution, four functions that each go on with the one before, a pool, a product with an input, and another
     convolution: no cut between the functions, and none between the pool and the product."""
