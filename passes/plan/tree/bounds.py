@@ -75,7 +75,10 @@ class ForestBounds:
         self.extents, self.resident, self.depth = extents, resident, depth
         placed = search.placed(first, stop, extents)
         own, self.is_outermost = placed.own, extents is search.zones.extents
-        self.bytes = {t: own.reads.traffic(t, placed.extents) * own.shares[t] for t in own.touched}
+        stored = search.reads.network.maker
+        self.bytes = {
+            t: own.reads.traffic(t, placed.extents) * own.shares[t] + own.reads.wait * (t in stored) for t in own.touched
+        }
         self.sizes = {t: self.held(t, placed) * own.shares[t] * own.reads.widening(t) for t in own.touched}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}
         self.outside = own.outside
@@ -175,9 +178,10 @@ class ForestBounds:
         sizes = placed.all_sizes * (self.free[own.at] > 0)
         is_before = self.first_use[own.at] < here
         read, made = sizes @ is_before, sizes @ (~is_before & own.is_made & self.is_inside[own.at])
+        waits = sum(own.wait(t) for t in own.outside)
         if own.replacing:
-            return np.minimum(self._room, read) + np.minimum(self._room, made)  # one may lie where the other lay
-        return np.minimum(self._room, read + made)
+            return np.minimum(self._room, read) + np.minimum(self._room, made) + waits  # one may lie where another lay
+        return np.minimum(self._room, read + made) + waits
 
     def storage(self, own: LayerInterval, here: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Results of a unit that may lie where an operand lay, which nobody reads behind; and the operand."""

@@ -110,6 +110,13 @@ class NestCosts:
         dram = self.target.chip.dram
         return self.first * dram.latency_cycles * dram.port_bytes_per_cycle
 
+    @property
+    def wait(self) -> float:
+        """What a load costs of what has been stored just before: the latency of both, in which hardly anything else
+        moves."""
+        dram = self.target.chip.dram
+        return 0.0 if self.is_energy else 2 * dram.latency_cycles * dram.port_bytes_per_cycle * self.idle
+
     @cached_property
     def cluster(self) -> ClusterCycles:
         return ClusterCycles(self.target.cluster)

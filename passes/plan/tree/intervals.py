@@ -128,6 +128,11 @@ class LayerInterval:
         """Whether every layer but the last has a reader inside: no loop else has what all of them share."""
         return len(self.lasting) <= 1
 
+    def wait(self, tensor: Tensor) -> float:
+        """What it costs to wait for a tensor that layers before have stored in DRAM; nothing for what is there."""
+        is_stored = tensor in self.reads.network.maker and tensor in self.outside and tensor not in self.makers
+        return self.reads.wait if is_stored else 0.0
+
     @cached_property
     def may_be_dealt(self) -> bool:
         """Whether each cluster can make its share of all layers without the others."""

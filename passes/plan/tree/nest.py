@@ -45,6 +45,8 @@ class Interior:
     layers: tuple[Layer, ...]
     reads: Reads
     sizes: NDArray[Any]
+    waits: Floats
+    """Of each tensor what it costs to wait for it."""
     copies: Floats
     """Of each tensor the DRAM bytes of all clusters together, as a multiple of those of one."""
     outside: NDArray[Any]
@@ -74,6 +76,7 @@ class Interior:
         self.sizes = np.array(
             [own.reads.size(t, extents) * own.shares[t] for t in self.tensors]
         )
+        self.waits = np.array([own.wait(t) for t in self.tensors])
         self.copies = np.array([float(own.reads.copies(t)) for t in self.tensors])
         self.outside = np.array([t in own.outside for t in self.tensors])
         place = {layer: k for k, layer in enumerate(self.layers)}
@@ -304,9 +307,10 @@ class LoopNest:
         border, tile = (np.where(outside, 0.0, each) for each in self.buffers)
         return NestPrices(
             interior.outside, interior.costs is not None and interior.costs.is_energy,
-            0.0 if interior.costs is None else interior.costs.idle, interior.sizes * interior.copies,
+            0.0 if interior.costs is None else interior.costs.idle, interior.sizes * interior.copies + interior.waits,
             np.zeros_like(interior.copies) if interior.costs is None else interior.costs.first * interior.copies,
-            np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0), steps, save, border, tile, self.slices,
+            np.where(outside, sizes[0], 0.0), np.where(outside, moved[0], 0.0) + interior.waits[:, None], steps, save,
+            border, tile, self.slices,
             interior.alive, interior.replaced, self._repeated() + self._between(), self.busy,
         )  # fmt: skip
 

@@ -154,10 +154,11 @@ class PlanSearch:
     ) -> None:  # fmt: skip
         self.network, self.capacity, self.limits, self.wishes = network, capacity, limits or SearchLimits(), wishes
         self.wanted = np.array(wanted)
-        self.reads = Reads(network, wishes.sum_bits)
+        self.known = known or KnownParts()
+        self.costs = NestCosts.of(wishes, self.known.costs)
+        self.reads = Reads(network, wishes.sum_bits, 0.0 if self.costs is None else self.costs.wait)
         self.layers = tuple(network.layers)
         self.room: Floats = np.arange(LEVELS + 1) * np.float64(capacity / LEVELS)
-        self.known = known or KnownParts()
         self.found: Floats = np.full(LEVELS + 1, np.inf)
         """The fewest bytes that have been found."""
         self.zones = Zones(self.reads, self.layers, dealing or Dealing.of_one(self.layers), self.known.numbers)
@@ -172,7 +173,6 @@ class PlanSearch:
         self.record = ForestRecord()
         """How the units of the best plans follow each other."""
         self.may_end = self.is_done = False
-        self.costs = NestCosts.of(wishes, self.known.costs)
         self.bound: Floats = np.full(LEVELS + 1, self.most_wanted)
         """Plans that are no better are of no use."""
         self._keys = IntervalKeys(self.reads, self.layers, self.known.numbers)

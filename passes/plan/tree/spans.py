@@ -164,8 +164,11 @@ class Reads:
     """Layers that carry states, in the order of the network."""
     index: dict[Tensor, int]
 
-    def __init__(self, network: AxisNetwork, sum_bits: int = 0) -> None:
-        self.network, self.dealt, self.sum_bits = network, Dealt(), sum_bits
+    wait: float
+    """DRAM bytes that cost as much as waiting for what a layer before has stored there."""
+
+    def __init__(self, network: AxisNetwork, sum_bits: int = 0, wait: float = 0.0) -> None:
+        self.network, self.dealt, self.sum_bits, self.wait = network, Dealt(), sum_bits, wait
         self.layers = tuple(network.layers)
         self.of: dict[Layer, tuple[AxisRead, ...]] = {layer: tuple(_reads(layer)) for layer in network.layers}
         self.axes: dict[Layer, frozenset[Axis]] = {

@@ -69,9 +69,9 @@ class PlacedInterval:
 
     @cached_property
     def sizes(self) -> dict[Tensor, float]:
-        """DRAM bytes of what the interval touches of each tensor from outside."""
+        """DRAM bytes of what the interval touches of each tensor from outside, and what waiting for them costs."""
         traffic, shares = self.own.reads.traffic, self.own.shares
-        return {t: traffic(t, self.extents) * shares[t] for t in self.own.outside}
+        return {t: traffic(t, self.extents) * shares[t] + self.own.wait(t) for t in self.own.outside}
 
     @cached_property
     def least(self) -> dict[Tensor, float]:
