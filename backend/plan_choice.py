@@ -20,6 +20,7 @@ from frustum.backend.pipeline import TYPED, Choices, Run, passes_to, stop_of, st
 from frustum.dialects.choices import TREE
 from frustum.dialects.errors import Error
 from frustum.dialects.graph import AttentionOp, ProductOp, RecurrenceOp
+from frustum.dialects.graph.declaration import LayerOp
 from frustum.dialects.module import POLICY
 from frustum.passes.plan.text.apply import plans_of
 
@@ -29,6 +30,8 @@ PLANS = 5
 """Of each network so many are judged at most: a compilation takes as long as their programs. 2026-11-29."""
 FEW = 3
 """The same where the layers have been planned in another way too. 2026-11-29."""
+LAYERS = 400
+"""There so many layers are written at most, in all plans together, but for one plan: some 30 seconds. 2026-11-30."""
 NEAR = 1.02
 """A plan within 2 % of the fewest cycles takes nearly as long. 2026-11-29."""
 MORE = 1.01
@@ -99,7 +102,8 @@ def candidates_beside(tree: ModuleOp, choices: Choices, run: Run, cost: Cost | N
     """The same of layers that are planned in another way too, and whose run costs so much; None: they do not fit.
     Plans that are judged to take more than `ROUGH` times the cycles are left out, and so is what keeps a network
     from having any."""
-    own = replace(choices, policy=TREE, plans=FEW, work=WORK)
+    layers = sum(isinstance(op, LayerOp) for op in tree.walk())
+    own = replace(choices, policy=TREE, plans=max(1, min(FEW, LAYERS // max(1, layers))), work=WORK)
     if cost is not None:
         own = replace(own, most=(int(MORE * cost.data_bytes), int(ROUGH * cost.cycles)))
     with suppress(Error, DiagnosticException):

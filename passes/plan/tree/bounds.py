@@ -75,9 +75,9 @@ class ForestBounds:
         self.extents, self.resident, self.depth = extents, resident, depth
         placed = search.placed(first, stop, extents)
         own, self.is_outermost = placed.own, extents is search.zones.extents
-        stored = search.reads.network.maker
+        reads, stored = own.reads, search.reads.network.maker
         self.bytes = {
-            t: own.reads.traffic(t, placed.extents) * own.shares[t] + own.reads.wait * (t in stored) for t in own.touched
+            t: reads.traffic(t, placed.extents) * own.shares[t] + reads.wait * (t in stored) for t in own.touched
         }
         self.sizes = {t: self.held(t, placed) * own.shares[t] * own.reads.widening(t) for t in own.touched}
         self.uses = {t: [k for k in search.users[t] if first <= k < stop] for t in own.touched}

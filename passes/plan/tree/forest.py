@@ -134,8 +134,12 @@ class Forest(ForestBounds):
 
     def rank(self, kept: Kept, curve: Floats, here: int) -> tuple[float, float]:
         """Bytes so far, less those of later reads of what is kept."""
-        saved = sum(share * self.bytes[t] * sum(k >= here for k in self.uses[t]) for t, share in kept)
+        saved = sum(share * self.saved_from(t, here) for t, share in kept)
         return curve[self.top] - saved, curve[self.top // 2] - saved
+
+    def saved_from(self, tensor: Tensor, here: int) -> float:
+        """Bytes of later reads of a tensor that stays."""
+        return self.bytes[tensor] * sum(k >= here for k in self.uses[tensor])
 
     def extend(self, here: int, end: int, states: dict[Kept, Floats], target: dict[Kept, Floats]) -> None:
         """From all states through the unit [here, end)."""
@@ -146,6 +150,7 @@ class Forest(ForestBounds):
             return
         may_stay = self.may_stay[own.at] & ((self.last_use[own.at] >= end) | own.may_replace)
         fresh = [t for t, stays in zip(own.outside, may_stay.tolist(), strict=True) if stays]
+        fresh.sort(key=lambda t: -self.saved_from(t, end))
         gains = {t: self.gain(t, placed) for t in fresh}
         moved = self.moved(placed)
         unit = UnitPlace(placed, here, end, target, gains, list(self.storage(own, here)), moved)
