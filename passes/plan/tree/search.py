@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from frustum.dialects.axes.classes import Class
 from frustum.dialects.axes.network import AxisNetwork, Layer
 from frustum.dialects.axes.tensor import Kind, Tensor
-from frustum.dialects.plan.cycles import KnownLayers
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import NEAR, bare_nest, good_nests
-from frustum.passes.plan.tree.costs import KnownCosts, NestCosts
+from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.deal import dealings
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
 from frustum.passes.plan.tree.intervals import IntervalKeys, LayerInterval, cuts_apart, steps_of
+from frustum.passes.plan.tree.known import EnoughWork, KnownParts
 from frustum.passes.plan.tree.orders import other_orders
 from frustum.passes.plan.tree.passes import KnownPasses
 from frustum.passes.plan.tree.prices import NestPrices
@@ -63,7 +63,7 @@ LADDER: tuple[dict[str, Any], ...] = (
 """Narrower searches, each of which bounds the next: what they have found is not looked for again. 2026-11-28."""
 QUICK, NARROW = (replace(SearchLimits(), **rung) for rung in LADDER[:2])
 """What chooses between orders of layers, and between classes that are dealt to clusters: of a quick search, and of
-others.  Quick ones look no further than these two where they find a plan."""
+others.  Quick ones look no further than these two unless they are patient."""
 
 
 @dataclass(frozen=True)
@@ -90,41 +90,6 @@ class LoopWay:
         return best
 
 
-@dataclass
-class SearchEffort:
-    """How much has been looked at."""
-
-    units: int = 0
-    """Those that forests tried; the nests of an interval are as much as `NEST_WORK`."""
-
-
-@dataclass
-class KnownParts:
-    """What is found once for all parts of networks that are equal but for names."""
-
-    numbers: dict[object, int] = field(default_factory=dict)
-    costs: KnownCosts = field(default_factory=dict)
-    good: dict[int, NestPrices] = field(default_factory=dict)
-    nests: dict[object, Floats] = field(default_factory=dict)
-    bounded: dict[object, tuple[Floats, Floats]] = field(default_factory=dict)
-    ranked: dict[tuple[Layer, ...], list[Dealing]] = field(default_factory=dict)
-    """What clusters may deal of these layers, the best first, as a quick search judges."""
-    """Curves of units and forests, with the bounds that they were found for."""
-    layers: KnownLayers = field(default_factory=dict)
-    """What `cycles.timed` knows of the layers."""
-    effort: SearchEffort = field(default_factory=lambda: SearchEffort())
-
-    def for_others(self, *, is_quick: bool) -> KnownParts:
-        """What holds for other sizes of SRAM, and for wishes that weigh the same costs in another way.  Quick searches
-        share what they may do."""
-        effort = self.effort if is_quick else SearchEffort()
-        return KnownParts(self.numbers, self.costs, ranked=self.ranked, layers=self.layers, effort=effort)
-
-
-class EnoughWork(Exception):
-    """A search may not look further."""
-
-
 class PlanSearch:
     """Of one network in a memory of `capacity` bytes.  `curve`: the fewest DRAM bytes for each of its 64 shares; exact
     for those that are `wanted`, no fewer than that for the others."""
@@ -132,6 +97,7 @@ class PlanSearch:
     network: AxisNetwork
     capacity: int
     limits: SearchLimits
+    widest: SearchLimits
     wishes: Wishes
     wanted: NDArray[Any]
     reads: Reads
@@ -152,7 +118,8 @@ class PlanSearch:
         wanted: Sequence[int] = (LEVELS,), known: KnownParts | None = None, dealing: Dealing | None = None,
         wishes: Wishes = NO_WISHES,
     ) -> None:  # fmt: skip
-        self.network, self.capacity, self.limits, self.wishes = network, capacity, limits or SearchLimits(), wishes
+        self.network, self.capacity, self.wishes = network, capacity, wishes
+        self.limits = self.widest = limits or SearchLimits()
         self.wanted = np.array(wanted)
         self.known = known or KnownParts()
         self.costs = NestCosts.of(wishes, self.known.costs)
@@ -208,26 +175,26 @@ class PlanSearch:
         """The fewest bytes that narrower searches, then this one, find; each of use bounds the next.  `limits` are
         then those of the last of use.  Where so much work is done, or nothing is left to save, the rest is left
         out."""
-        widest, best, found = SearchLimits(), self.limits, np.minimum(self.bound, self.found)
-        is_short, has_plan = self.wishes.is_quick and not self.wishes.patient, self.may_end
-        has_plan |= bool((found < self.bound)[self.wanted].any())
-        for narrow in (*LADDER, dict[str, Any]()):
-            limits = replace(widest, **narrow)
-            if (found[self.judged] <= self.enough).all():
+        rungs = [replace(self.widest, **narrow) for narrow in (*LADDER, dict[str, Any]())]
+        if np.isfinite(self.found[self.wanted]).any() and self.limits in rungs:
+            rungs = rungs[rungs.index(self.limits) + 1 :]  # so far it is done
+        best, found = self.limits, np.minimum(self.bound, self.found)
+        has_plan = self.may_end or bool((found < self.bound)[self.wanted].any())
+        is_short = self.wishes.is_quick and not self.wishes.patient
+        for limits in rungs:
+            if (found[self.judged] <= self.enough).all() or (is_short and limits not in (QUICK, NARROW)):
                 break
-            if limits == best and np.isfinite(self.found[self.wanted]).any():  # it has been done
-                continue
             self.limits, self.may_end = limits, has_plan
             try:
                 curve = self.root(found, record := ForestRecord()).curve()
             except EnoughWork:
                 break
-            is_little = self.costs is not None and (curve[self.judged] * NEAR >= found[self.judged]).all()
+            is_little = has_plan and self.costs is not None and (curve * NEAR >= found)[self.judged].all()
             if (curve[self.wanted] <= found[self.wanted] * NEARLY).all():
                 best, found, self.record = self.limits, np.minimum(found, curve), record
             has_plan |= bool((found < self.bound)[self.wanted].any())
-            if (is_little and not self.wishes.patient) or (is_short and has_plan and limits != QUICK):
-                break  # prices of time are rougher than what wider searches would find
+            if is_little and not self.wishes.patient:  # prices of time are rougher than what wider searches would find
+                break
         self.limits, self.may_end = best, False
         return found
 
@@ -483,9 +450,9 @@ def _dealt(
         narrow = replace(SearchLimits(), **LADDER[-1])
     key = tuple(network.layers)
     ways = known.ranked.get(key) or dealings(network, clusters, wishes)
-    ranked = [PlanSearch(network, capacity, narrow, wanted, known, way, wishes) for way in ways]
+    ranked = [PlanSearch(network, capacity, None, wanted, known, way, wishes) for way in ways]
     for search in ranked:
-        search.may_end = may_end
+        search.limits, search.may_end = narrow, may_end
     if key not in known.ranked and len(ranked) > 1:
         ranked.sort(key=judge)
         if wishes.is_quick:

@@ -33,8 +33,9 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.plan.tree.best import bare_ways, nest_ways
 from frustum.passes.plan.tree.forest import ForestRecord, Kept, UnitStep, part_axis
 from frustum.passes.plan.tree.intervals import ClassCut, LayerInterval
+from frustum.passes.plan.tree.known import KnownParts
 from frustum.passes.plan.tree.nest import NO_BYTES, LoopNest
-from frustum.passes.plan.tree.search import KnownParts, LoopWay, PlanSearch, searched
+from frustum.passes.plan.tree.search import LoopWay, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Extents
 from frustum.passes.plan.tree.units import LEVELS, NEARLY, PlacedInterval
 from frustum.passes.plan.tree.wishes import IDLE, NO_WISHES, Stretches, Wishes
