@@ -22,8 +22,8 @@ LIMITS = {
     # before default runs took the better of both planners; 82,900 and 597 before recurrences and transposed
     # convolutions were trees by default, and attention of trees was right in all digits; 83,300 and 598 before each
     # layer's own axes were dealt to clusters; 84,000 before chains were any layers that one needs
-    "lines of code": 84_300,
-    "files": 602,
+    "lines of code": 84_600,
+    "files": 606,
     "longest file": 480,
     "longest class": 295,
     "longest function": 75,

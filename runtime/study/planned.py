@@ -74,7 +74,7 @@ def _searched(network: AxisNetwork, target: Target, wishes: Wishes | None, *, ca
     before = place.plan() if place else None
     if before is not None:
         return CountedPlan(network, target, *before, cached=True)
-    from frustum.passes.plan.tree.trace import fitting_plan
+    from frustum.passes.plan.tree.good_plans import fitting_plan
 
     sram = target.cluster.sram.capacity_bytes
     found, counted = fitting_plan(network, sram, linked_clusters(target), _of_target(wishes, target))

@@ -29,7 +29,7 @@ from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.spans import NotLowered
 from frustum.passes.plan.text import search
 from frustum.passes.plan.text.apply import plans_of
-from frustum.passes.plan.tree.trace import good_plans
+from frustum.passes.plan.tree.good_plans import good_plans
 from frustum.passes.plan.tree.wishes import Wishes
 from frustum.runtime.machine import Machine
 from frustum.runtime.model.build import count_run

@@ -18,7 +18,7 @@ from frustum.dialects.plan.dialect import plan_op
 from frustum.passes.analysis.module import target_of
 from frustum.passes.plan.text.apply import plans_of
 from frustum.passes.plan.text.cuts import cuts_after
-from frustum.passes.plan.tree.trace import good_plans
+from frustum.passes.plan.tree.good_plans import good_plans
 from frustum.passes.plan.tree.wishes import GivenCuts, Most, Wishes
 
 WORK_PER_LAYER = 200

@@ -60,7 +60,8 @@ LADDER: tuple[dict[str, Any], ...] = (
     {"longest": 12, "states": 3, "news": 1, "shares": (), "outer_steps": 3},
     {"longest": 12, "states": 6, "news": 2, "shares": ()},
 )
-"""Narrower searches, each of which bounds the next: what they have found is not looked for again. 2026-11-28."""
+"""Narrower searches, each of which bounds the next: what they have found is not looked for again.  The first is for
+quick searches. 2026-11-30."""
 QUICK, NARROW = (replace(SearchLimits(), **rung) for rung in LADDER[:2])
 """What chooses between orders of layers, and between classes that are dealt to clusters: of a quick search, and of
 others.  Quick ones look no further than these two unless they are patient."""
@@ -88,6 +89,27 @@ class LoopWay:
             saved = (self.count - 1) * min(k * capacity / LEVELS, self.weights)
             best = np.minimum(best, shifted(curve, k) - saved)
         return best
+
+    def least(
+        self, own: LayerInterval, free: list[Tensor], resident: Mapping[Tensor, float], room: Floats
+    ) -> Floats:  # fmt: skip
+        """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes.  `free`:
+        what is not there before; `room`: bytes of each share of SRAM."""
+        moving, bytes_of = (t for t in free if t not in self.above), own.reads.traffic
+        moved = sum(bytes_of(t, self.extents) * own.least_shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
+        found = self.once + self.count * moved - (self.count - 1) * np.minimum(self.weights, room)
+        found[: self.levels + 1] = np.inf
+        return found
+
+    def most(self, best: Floats, capacity: int) -> Floats:
+        """Of one pass, for the loop to be below these bounds: with as many weights in SRAM as each leaves room for."""
+        found = np.full(LEVELS + 1, -np.inf)
+        for k in range(min(LEVELS - self.levels, levels_of(self.weights, capacity)) + 1):
+            saved = (self.count - 1) * min(k * capacity / LEVELS, self.weights)
+            levels = self.levels + k
+            here = found[: LEVELS + 1 - levels]
+            np.maximum(here, (best[levels:] - self.once + saved) / self.count, out=here)
+        return found
 
 
 class PlanSearch:
@@ -175,7 +197,8 @@ class PlanSearch:
         """The fewest bytes that narrower searches, then this one, find; each of use bounds the next.  `limits` are
         then those of the last of use.  Where so much work is done, or nothing is left to save, the rest is left
         out."""
-        rungs = [replace(self.widest, **narrow) for narrow in (*LADDER, dict[str, Any]())]
+        ladder = LADDER[0 if self.wishes.is_quick else 1 :]
+        rungs = [replace(self.widest, **narrow) for narrow in (*ladder, dict[str, Any]())]
         if np.isfinite(self.found[self.wanted]).any() and self.limits in rungs:
             rungs = rungs[rungs.index(self.limits) + 1 :]  # so far it is done
         best, found = self.limits, np.minimum(self.bound, self.found)
@@ -293,13 +316,13 @@ class PlanSearch:
         own = self.interval(first, stop)
         free = [t for t in own.outside if resident.get(t, 0.0) < 1.0]
         ways = list(self._loop_ways(own, extents, resident))
-        least = [self._least_of(own, way, free, resident) for way in ways]
+        least = [way.least(own, free, resident, self.room) for way in ways]
         wanted = LEVELS if most is None else max(np.flatnonzero(most > -np.inf), default=LEVELS)
         for k in sorted(range(len(ways)), key=lambda k: float(least[k][wanted])):
             way, bound = ways[k], best[0] if most is None else np.minimum(best[0], most)
             if (bound > least[k] * (1 + 1e-9)).any():
                 inside = {**resident, **dict.fromkeys(way.above, 1.0)}
-                body = self.forest(first, stop, way.extents, inside, depth - 1, self.most_of(way, bound))
+                body = self.forest(first, stop, way.extents, inside, depth - 1, way.most(bound, self.capacity))
                 curve = shifted(way.count * body, way.levels) + way.once
                 yield way.with_weights(curve, self.capacity), way
 
@@ -326,27 +349,6 @@ class PlanSearch:
                     if size <= self.capacity and not waits:  # sums do not wait in DRAM
                         once = sum(own.reads.traffic(t, extents) for t in above)
                         yield LoopWay(group, step, count, above, smaller, self.levels(size), weights, once)
-
-    def _least_of(
-        self, own: LayerInterval, way: LoopWay, free: list[Tensor], resident: Mapping[Tensor, float]
-    ) -> Floats:  # fmt: skip
-        """Everything moves once at least in each pass, weights but for those that lie in SRAM for all passes."""
-        moving = (t for t in free if t not in way.above)
-        bytes_of = own.reads.traffic
-        moved = sum(bytes_of(t, way.extents) * own.least_shares[t] * (1 - resident.get(t, 0.0)) for t in moving)
-        found = way.once + way.count * moved - (way.count - 1) * np.minimum(way.weights, self.room)
-        found[: way.levels + 1] = np.inf
-        return found
-
-    def most_of(self, way: LoopWay, best: Floats) -> Floats:
-        """Of one pass, for the loop to be below these bounds: with as many weights in SRAM as each leaves room for."""
-        found = np.full(LEVELS + 1, -np.inf)
-        for k in range(min(LEVELS - way.levels, self.levels(way.weights)) + 1):
-            saved = (way.count - 1) * min(k * self.capacity / LEVELS, way.weights)
-            levels = way.levels + k
-            here = found[: LEVELS + 1 - levels]
-            np.maximum(here, (best[levels:] - way.once + saved) / way.count, out=here)
-        return found
 
     def unit(
         self, first: int, stop: int, extents: Extents, resident: Mapping[Tensor, float], depth: int,

@@ -81,13 +81,15 @@ def test_a_stream_is_split_into_pieces_of_equal_cost(place, run):
     ],
 )
 def test_a_plan_given_back_is_the_same_executable(model, target, place, tmp_path, capsys):
+    """For time the machine judges between plans, and may take another one than the first of two networks."""
     file = str(place / f"{model}.onnx")
     words, plan = ["--target", target, "--no-cache"], tmp_path / "found.plan"
-    assert main(["compile", file, *words, "--policy", "tree", "-o", str(tmp_path / "found")]) == 0
+    optimise = ["--optimise", "bytes" if model == "two" else "time"]
+    assert main(["compile", file, *words, *optimise, "--policy", "tree", "-o", str(tmp_path / "found")]) == 0
     if model == "views":
         plan.write_text('plan @views for "edge" {\n}\n')
     else:
-        assert main(["plan", file, *words, "--optimise", "time", "-o", str(plan)]) == 0
+        assert main(["plan", file, *words, *optimise, "-o", str(plan)]) == 0
     assert main(["compile", file, *words, "--plan", str(plan), "-o", str(tmp_path / "given")]) == 0
     assert executables(tmp_path / "found") == executables(tmp_path / "given") != {}
 

@@ -10,7 +10,7 @@ from lowered_plans import case
 from frustum.dialects import graph as g
 from frustum.dialects.plan.tree import Loop, nodes_in
 from frustum.passes.lower.tree.nest import PartWriter
-from frustum.passes.plan.tree.trace import good_plans
+from frustum.passes.plan.tree.good_plans import good_plans
 from frustum.passes.plan.tree.wishes import Wishes
 
 

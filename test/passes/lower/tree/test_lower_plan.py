@@ -9,7 +9,7 @@ from frustum.dialects import graph as g
 from frustum.dialects.isa.program import Copy
 from frustum.dialects.plan.count import count
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.runtime.machine import Machine
 
 

@@ -18,7 +18,7 @@ from frustum.dialects.plan.clusters import clusters_of
 from frustum.dialects.plan.count import count
 from frustum.dialects.target.fit import DoesNotFit
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.runtime.machine import Machine
 
 SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck), "phases": [Phase.explicit, Phase.generate]}

@@ -17,7 +17,7 @@ from frustum.dialects.graph import ActAttr, ScaleAttr
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import extents_of, read_plan
 from frustum.passes.lower.tree.spans import NotLowered
-from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.runtime.machine import Machine
 
 

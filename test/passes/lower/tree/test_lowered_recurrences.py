@@ -5,7 +5,7 @@ import lowered_plans
 import pytest
 
 from frustum.dialects import graph as g
-from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.good_plans import fitting_plan
 
 STEPS, SIZE = 7, 12
 

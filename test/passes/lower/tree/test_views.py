@@ -8,7 +8,7 @@ import pytest
 
 from frustum.dialects import graph as g
 from frustum.dialects.graph import shape_of
-from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.good_plans import fitting_plan
 
 FLOAT = 4
 

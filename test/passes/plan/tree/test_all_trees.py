@@ -11,7 +11,7 @@ from tiny_networks import tiny
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.tree import Compute, Loop, Sequence, steps
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree.trace import fitting_plan
+from frustum.passes.plan.tree.good_plans import fitting_plan
 
 NEAR = 1.01
 FEW = [

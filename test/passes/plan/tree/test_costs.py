@@ -15,12 +15,13 @@ from frustum.dialects.plan.layer_cycles import ClusterCycles, crossing_pj, produ
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.tree import Compute, nodes_in
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree import trace
+from frustum.passes.plan.tree import good_plans, trace
 from frustum.passes.plan.tree.best import nest_ways
 from frustum.passes.plan.tree.costs import NestCosts
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.passes.plan.tree.nest import LoopNest
 from frustum.passes.plan.tree.search import PlanSearch, searched
-from frustum.passes.plan.tree.trace import fitting_plan, plan_of
+from frustum.passes.plan.tree.trace import plan_of
 from frustum.passes.plan.tree.units import LEVELS
 from frustum.passes.plan.tree.wishes import WishError, Wishes
 
@@ -90,14 +91,14 @@ def test_each_search_finds_the_least_of_its_own(build):
 
 
 def test_where_no_plan_with_second_copies_fits_there_are_others(monkeypatch):
-    net, capacity, fitting = network(mlp, *SHAPES), 1 << 14, trace._fitting_plans
+    net, capacity, fitting = network(mlp, *SHAPES), 1 << 14, good_plans._fitting_plans
 
     def tight(network, capacity, clusters, wishes, *rest):
         if wishes.ahead:
             raise trace.no_plan(network, capacity, wishes)
         return fitting(network, capacity, clusters, wishes, *rest)
 
-    monkeypatch.setattr(trace, "_fitting_plans", tight)
+    monkeypatch.setattr(good_plans, "_fitting_plans", tight)
     assert fitting_plan(net, capacity, 1, Wishes("time", EDGE))[1].sram_bytes <= capacity
     monkeypatch.undo()
     with pytest.raises(DoesNotFit, match="its smallest tiles"):

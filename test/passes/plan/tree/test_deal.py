@@ -14,11 +14,12 @@ from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.tree import Halo, Loop, Over, layers_in, nodes_in
 from frustum.dialects.target.fit import DoesNotFit
-from frustum.passes.plan.tree import trace
+from frustum.passes.plan.tree import good_plans
 from frustum.passes.plan.tree.deal import classes_to_deal, dealings
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.passes.plan.tree.search import NARROW, PlanSearch, searched
 from frustum.passes.plan.tree.spans import Dealt, Reads
-from frustum.passes.plan.tree.trace import fitting_plan, plan_of
+from frustum.passes.plan.tree.trace import plan_of
 from frustum.passes.plan.tree.units import LEVELS
 from frustum.passes.plan.tree.wishes import GivenCuts, Wishes
 from frustum.passes.plan.tree.zone_choice import ZoneChoice, shortness
@@ -103,7 +104,7 @@ def zoned(case, capacity, dealing):
     wishes = Wishes("time", DEFAULT)
     search = PlanSearch(case.axes, capacity, NARROW, dealing=dealing, wishes=wishes)
     assert np.isfinite(search.narrowly())
-    return trace._counted(case.axes, plan_of(search), DEFAULT)
+    return good_plans._counted(case.axes, plan_of(search), DEFAULT)
 
 
 def test_a_unit_has_layers_of_one_zone():

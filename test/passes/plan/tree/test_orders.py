@@ -6,11 +6,11 @@ from plan_nets import KINDS, case
 from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.plan.check import check_plan
 from frustum.dialects.plan.tree import Compute, Sequence
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.passes.plan.tree.intervals import cuts_apart
 from frustum.passes.plan.tree.orders import branch_by_branch, level_by_level, makers_of, other_orders
 from frustum.passes.plan.tree.search import PlanSearch, searched
 from frustum.passes.plan.tree.spans import Reads
-from frustum.passes.plan.tree.trace import fitting_plan
 from frustum.passes.plan.tree.units import LEVELS
 
 

@@ -15,9 +15,10 @@ from frustum.dialects.plan.count import count
 from frustum.dialects.plan.tree import Halo, Loop, nodes_in
 from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.plan.tree.deal import classes_to_deal
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.passes.plan.tree.known import KnownParts
 from frustum.passes.plan.tree.search import PlanSearch, searched
-from frustum.passes.plan.tree.trace import fitting_plan, plan_of
+from frustum.passes.plan.tree.trace import plan_of
 from frustum.passes.plan.tree.units import LEVELS
 from frustum.runtime.reference.plan import run_plan
 

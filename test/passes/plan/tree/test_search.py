@@ -21,11 +21,12 @@ from frustum.passes.onnx.import_onnx import import_onnx
 from frustum.passes.onnx.loading import load_model
 from frustum.passes.plan.tree import best
 from frustum.passes.plan.tree import search as search_module
+from frustum.passes.plan.tree.good_plans import fitting_plan, good_plans
 from frustum.passes.plan.tree.intervals import LayerInterval
 from frustum.passes.plan.tree.known import KnownParts
 from frustum.passes.plan.tree.search import PlanSearch, searched, searches
 from frustum.passes.plan.tree.spans import Reads
-from frustum.passes.plan.tree.trace import fitting_plan, good_plans, plan_of
+from frustum.passes.plan.tree.trace import plan_of
 from frustum.passes.plan.tree.units import LEVELS, SMALL, SearchLimits
 from frustum.passes.plan.tree.wishes import Wishes
 from frustum.passes.zoo import zoo_model

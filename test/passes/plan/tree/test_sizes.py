@@ -9,8 +9,8 @@ from plan_nets import KINDS, case
 from sweeps import CLIFFS
 
 from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.passes.plan.tree.search import searched, searches
-from frustum.passes.plan.tree.trace import fitting_plan
 from frustum.passes.plan.tree.units import LEVELS
 
 SIZES = 13

@@ -11,8 +11,8 @@ from frustum.dialects import graph as g
 from frustum.dialects.plan.check import PlanError
 from frustum.dialects.plan.tree import Loop, Over, copies_in, layers_in, nodes_in
 from frustum.dialects.target.fit import DoesNotFit
+from frustum.passes.plan.tree.good_plans import fitting_plan
 from frustum.passes.plan.tree.search import searches
-from frustum.passes.plan.tree.trace import fitting_plan
 from frustum.passes.plan.tree.units import LEVELS, SearchLimits
 from frustum.passes.plan.tree.wishes import GivenCuts, Stretches, Wishes
 
