@@ -135,7 +135,7 @@ class Reader:
 
     def outputs(self, op: g.OutputOp) -> None:
         """Notes the network's outputs.  Copied is one step of a loop, since the tensor that it lies in has all; and a
-        part of what a layer makes, where outputs have no need of the rest."""
+        part of what a layer makes, position by position, where outputs have no need of the rest."""
         wanted = Counter[Tensor]()
         for view in map(self.view, op.operands):
             for piece in view.pieces:
@@ -146,7 +146,8 @@ class Reader:
             indices = [index for piece in view.pieces for index in piece.index]
             is_step = any(axis in self.times and not position.terms for axis, position in indices)
             is_part = any(p.tensor in made and wanted[p.tensor] < elements(p.tensor) for p in view.pieces)
-            if is_step or (is_part and view.at(map(Affine.along, view.dims)) is not None):
+            is_plain = all(position.divisor == 1 and {f for _, f in position.terms} <= {1} for _, position in indices)
+            if is_step or (is_part and is_plain and view.at(map(Affine.along, view.dims)) is not None):
                 assert isinstance(value.owner, Operation)
                 view = self.views[value] = self.copied(view, value.owner, view.dims, value)
             for piece in view.pieces:

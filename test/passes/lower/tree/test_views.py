@@ -165,6 +165,10 @@ def part(net):
     return x
 
 
+def backwards(net):
+    return net.layer(g.SliceOp(net.conv(net.input(1, 3, 6, 5), 4), (0, 3, 0, 0), (1, 3, 6, 5), (1, -1, 1, 1)))
+
+
 def twice(net):
     x = net.conv(net.input(1, 3, 6, 5), 4)
     return net.layer(g.TransposeOp(x, (0, 2, 3, 1))), x
@@ -188,6 +192,7 @@ OUTPUTS = {
     "phases have strides": (phases, 0),
     "a cache is written as it is loaded": (appended, 2 * 8 * 6),
     "of a part a copy is written": (part, 0),
+    "of a part backwards nothing else is written": (backwards, -6 * 5),
     "two outputs of one tensor": (twice, 6 * 5 * 4),
     "ends are written again": (edges, (8 * 7 - 6 * 5) * 4),
     "dimensions of several axes": (dealt_outputs, 0),
