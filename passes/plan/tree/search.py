@@ -205,7 +205,8 @@ class PlanSearch:
         has_plan = self.may_end or bool((found < self.bound)[self.wanted].any())
         is_short = self.wishes.is_quick and not self.wishes.patient
         for limits in rungs:
-            if (found[self.judged] <= self.enough).all() or (is_short and limits not in (QUICK, NARROW)):
+            is_wide = limits not in (QUICK, NARROW)  # before, longer units of the same price may make longer chains
+            if is_wide and (is_short or (found[self.judged] <= self.enough).all()):
                 break
             self.limits, self.may_end = limits, has_plan
             try:
@@ -299,12 +300,18 @@ class PlanSearch:
         """`best.good_nests`, found once for equal intervals."""
         if placed.number not in self.known.good:
             self.spend(BARE_WORK)
-            found = bare_nest(placed, self.room, self.costs)
+            found = bare_nest(placed, self.room, self.costs) if self.is_little(placed) else None
             if found is None:
                 self.spend(NEST_WORK)
                 found = good_nests(placed, self.room, self.limits, self._passes, self.costs)
             self.known.good[placed.number] = found
         return self.known.good[placed.number]
+
+    def is_little(self, placed: PlacedInterval) -> bool:
+        """Whether an interval has little of what the network must move: of that loops may hide the first part."""
+        made = self.network.maker
+        moved = sum(size for t, size in placed.sizes.items() if t not in made or t.is_output)
+        return moved <= self.network.compulsory_bytes / SMALL
 
     # ------------------------------------------------------------ loops around forests
 
