@@ -328,6 +328,12 @@ class PlanWalk(ClusterLoops):
         if k < self.last_unit:
             self.code.emit(isa.Fetch(page=k + 1))
 
+    def lies_in(self, box: Mapping[Axis, Span], old: Tensor) -> bool:
+        """Whether a tensor may lie where another one is: readers behind its maker want no more of it, such as rows of
+        neighbours."""
+        held = self.here[old][-1].box
+        return [box[axis] for axis in box] == [held[axis] for axis in held]
+
     def begin(self, node: Sequence, resident: Resident, made: Made, held: Held, is_made: bool, room: int) -> int:
         """A residency begins: its buffer, and what is in it if nothing here makes that.  Where there is room for a
         second copy, whose bytes are returned, it comes a pass ahead, and what is made here leaves a pass behind."""
@@ -335,10 +341,11 @@ class PlanWalk(ClusterLoops):
         if resident.memory != "sram":
             raise NotLowered(f"resident {resident.tensor}: other memories than SRAM")
         names = [name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)]
-        if resident.storage_of:
-            self.here[tensor].append(self.in_storage(tensor, self.tensors[resident.storage_of]))
-            return 0
         box = self.held_box(node, resident, names, made)
+        if resident.storage_of and self.lies_in(box, self.tensors[resident.storage_of]):
+            place = self.in_storage(tensor, self.tensors[resident.storage_of])
+            self.here[tensor].append(replace(place, users=tuple(names), box=box))
+            return 0
         size = math.prod(span.extent for span in box.values()) * size_of(self.slot_of(tensor)) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
         is_late = is_made or (maker is not None and maker.name in self.inside)

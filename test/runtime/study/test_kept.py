@@ -22,7 +22,7 @@ from frustum.dialects.axes.network import AxisNetwork
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.parse import read_plan
 from frustum.dialects.plan.tree import Compute, Sequence
-from frustum.passes.plan.tree import search, trace
+from frustum.passes.plan.tree import good_plans, search
 from frustum.passes.plan.tree.wishes import GivenCuts, Wishes
 from frustum.runtime.model import cache
 from frustum.runtime.model.compiled_folder import MANIFEST, sealed
@@ -65,7 +65,7 @@ def searches(monkeypatch):
 
         monkeypatch.setattr(where, name, known)
 
-    once(trace, "fitting_plan")
+    once(good_plans, "fitting_plan")
     once(search, "searches")
     return found
 
