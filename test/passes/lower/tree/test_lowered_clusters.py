@@ -40,7 +40,21 @@ def halved_net(net):
     return net.conv(net.conv(net.input(1, 4, 16, 6), 4, 1), 4, 3)
 
 
+def in_place_net(net):
+    """A function that takes the storage of what it reads; behind it a window over rows."""
+    return net.conv(net.unary("relu", net.conv(net.input(1, 4, 16, 6), 4)), 4)
+
+
+def in_place(sharded):
+    """Neighbours want rows of what is made in place, and none of what was there."""
+    return f"""resident conv_1 until unary_2{sharded} for conv_1.y step 4 of 16 over clusters exchanged {{ compute conv_1 }}
+      resident unary_2 at conv_1{sharded} for conv_1.y step 4 of 16 over clusters exchanged {{ compute unary_2 }}
+      for conv_3.y step 4 of 16 over clusters exchanged {{ compute conv_3 }}"""
+
+
 CASES = {
+    "rows of neighbours in the storage of another tensor": (in_place_net, in_place(" sharded conv_1.y")),
+    "all of what clusters make in the storage of another tensor": (in_place_net, in_place("")),
     "recomputed": (rows_net, "for conv_2.y step 4 of 16 over clusters recomputed { compute conv_1, conv_2 }"),
     "exchanged": (rows_net, "for conv_2.y step 4 of 16 over clusters exchanged { compute conv_1, conv_2 }"),
     "exchanged, resident": (
