@@ -47,9 +47,9 @@ def in_place_net(net):
 
 def in_place(sharded):
     """Neighbours want rows of what is made in place, and none of what was there."""
-    return f"""resident conv_1 until unary_2{sharded} for conv_1.y step 4 of 16 over clusters exchanged {{ compute conv_1 }}
-      resident unary_2 at conv_1{sharded} for conv_1.y step 4 of 16 over clusters exchanged {{ compute unary_2 }}
-      for conv_3.y step 4 of 16 over clusters exchanged {{ compute conv_3 }}"""
+    loop = "for {}.y step 4 of 16 over clusters exchanged {{ compute {} }}".format
+    first, second, third = loop("conv_1", "conv_1"), loop("conv_1", "unary_2"), loop("conv_3", "conv_3")
+    return f"resident conv_1 until unary_2{sharded} {first} resident unary_2 at conv_1{sharded} {second} {third}"
 
 
 CASES = {
