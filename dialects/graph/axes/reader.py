@@ -73,11 +73,6 @@ def read_with_views(network: g.NetworkOp) -> tuple[AxisNetwork, dict[SSAValue, V
     return AxisNetwork(network.sym_name.data, reader.layers, reader.tensors), {**reader.views, **reader.given}
 
 
-def elements(tensor: Tensor) -> int:
-    """How many a tensor has."""
-    return math.prod(axis.extent for axis in tensor.axes)
-
-
 class Reader:
     """The views of the values read so far; operations add layers and tensors."""
 
@@ -139,13 +134,13 @@ class Reader:
         wanted = Counter[Tensor]()
         for view in map(self.view, op.operands):
             for piece in view.pieces:
-                wanted[piece.tensor] += elements(piece.tensor) if len(view.pieces) > 1 else math.prod(view.shape)
+                wanted[piece.tensor] += extent_of(piece.tensor.axes) if len(view.pieces) > 1 else math.prod(view.shape)
         made = {layer.result for layer in self.layers}
         for value in op.operands:
             view = self.view(value)
             indices = [index for piece in view.pieces for index in piece.index]
             is_step = any(axis in self.times and not position.terms for axis, position in indices)
-            is_part = any(p.tensor in made and wanted[p.tensor] < elements(p.tensor) for p in view.pieces)
+            is_part = any(p.tensor in made and wanted[p.tensor] < extent_of(p.tensor.axes) for p in view.pieces)
             is_plain = all(position.divisor == 1 and {f for _, f in position.terms} <= {1} for _, position in indices)
             if is_step or (is_part and is_plain and view.at(map(Affine.along, view.dims)) is not None):
                 assert isinstance(value.owner, Operation)

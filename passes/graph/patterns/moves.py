@@ -17,7 +17,7 @@ class RemoveIdentity(RewritePattern):
     """What has its operand for a result is replaced by it."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
-        x = _unchanged(op)
+        x = unchanged(op)
         if x is not None:
             rewriter.replace(op, (), [x])
 
@@ -53,7 +53,7 @@ def _order_of_long_axes(op: g.TransposeOp) -> list[int]:
     return [axis for axis in op.perm if shape[axis] != 1]
 
 
-def _unchanged(op: Operation) -> SSAValue | None:
+def unchanged(op: Operation) -> SSAValue | None:
     """The operand that the operation only repeats."""
     match op:
         case g.UnaryOp() if op.kind == g.Function.IDENTITY and (op.scales is None or len(set(op.scales)) == 1):

@@ -22,12 +22,15 @@ from xdsl.rewriter import Rewriter
 from frustum.dialects import graph as g
 from frustum.dialects.functions import Arithmetic, Function, Pooling
 from frustum.passes.analysis.module import absorb
+from frustum.passes.graph.patterns.moves import unchanged
 from frustum.passes.graph.patterns.scales import Constants
 
 ROUNDINGS = (Function.FLOOR, Function.CEIL, Function.ROUND)
 KEPT_WHOLE = (Function.IDENTITY, Function.RELU, Function.NEG, Function.ABS, Function.SIGN)
 OF_WHOLE = (Arithmetic.ADD, Arithmetic.SUB, Arithmetic.MUL, Arithmetic.MAX, Arithmetic.MIN)
 MOVES = (g.ReshapeOp, g.TransposeOp, g.SliceOp, g.ConcatOp, g.StackOp, g.DepthToSpaceOp, g.SpaceToDepthOp)
+DOWN = g.Act(Function.CLIP, -np.inf, 0.0)
+"""What is negative of a number."""
 IsWhole: TypeAlias = Callable[[SSAValue], bool]
 
 
@@ -59,7 +62,7 @@ def _simpler(op: Operation, is_whole: IsWhole) -> tuple[list[Operation], SSAValu
     if isinstance(op, g.UnaryOp) and op.scales is None:
         if op.kind in ROUNDINGS and is_whole(op.x):
             return [], op.x
-        x = _truncated(_plain(op.x)) if _is_from_zero(op.act.data) else None
+        x = _truncated(_behind(op.x)) if _is_from_zero(op.act.data) else None
         if x is not None:
             floor = g.UnaryOp("floor", x)
             clip = g.UnaryOp(op.act, floor.result)
@@ -69,10 +72,10 @@ def _simpler(op: Operation, is_whole: IsWhole) -> tuple[list[Operation], SSAValu
     return ([], x) if x is not None and is_whole(x) else None
 
 
-def _plain(x: SSAValue) -> SSAValue:
-    """A value without what changes nothing."""
-    while isinstance(x.owner, g.UnaryOp) and x.owner.kind is Function.IDENTITY and x.owner.scales is None:
-        x = x.owner.x
+def _behind(x: SSAValue) -> SSAValue:
+    """The value that operations before only repeat."""
+    while isinstance(x.owner, Operation) and (before := unchanged(x.owner)) is not None:
+        x = before
     return x
 
 
@@ -90,19 +93,14 @@ def _is_end(number: float) -> bool:
 
 def _truncated(value: SSAValue) -> SSAValue | None:
     """x, where a value is its part before the point."""
-    match value.owner:
-        case g.BinaryOp(kind=Arithmetic.ADD, act=None, scales=None, a=up, b=down):
-            pass
-        case _:
-            return None
-    match up.owner, down.owner:
-        case g.UnaryOp(kind=Function.RELU, x=floor), g.UnaryOp(kind=Function.CLIP, x=ceil) as clip:
-            if clip.act.data.parameters != (-np.inf, 0.0):
-                return None
-        case _:
-            return None
-    x = _of(Function.FLOOR, floor)
-    return x if x is _of(Function.CEIL, ceil) else None
+    both = value.owner
+    if not isinstance(both, g.BinaryOp) or both.kind != Arithmetic.ADD or both.act is not None or both.scales:
+        return None
+    match both.a.owner, both.b.owner:
+        case g.UnaryOp(kind=Function.RELU, x=floor), g.UnaryOp(act=clip, x=ceil) if clip.data == DOWN:
+            x = _of(Function.FLOOR, floor)
+            return x if x is _of(Function.CEIL, ceil) else None
+    return None
 
 
 def _of(kind: Function, value: SSAValue) -> SSAValue:

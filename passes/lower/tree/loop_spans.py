@@ -316,8 +316,10 @@ class LoopSpans(Ranged):
         """Positions of other pieces whose span along an axis includes, in every pass that reads this piece, what it
         reads there: so it is with edge and reflect padding."""
         own = dict(piece.by_leaf)[axis]
-        guards = [guard for guard in piece.guards if own is not None and guard.fill is None]
-        reaches = [(each, reach) for each in guards if own and (reach := read_through(own, each)) is not None]
+        if own is None:
+            return
+        guards = (guard for guard in piece.guards if guard.fill is None)
+        reaches = [(guard, reach) for guard in guards if (reach := read_through(own, guard)) is not None]
         for other in others if reaches else ():
             inner = dict(other.by_leaf)[axis]
             if inner is None or not inner.is_linear or not inner.terms:

@@ -83,11 +83,12 @@ def interiors_of(placed: PlacedInterval, costs: NestCosts | None) -> list[Interi
 def bare_nest(placed: PlacedInterval, room: Floats, costs: NestCosts | None) -> NestPrices | None:
     """The nest without loops, where hardly any takes less time but in very little of the memory; None where others are
     to be looked at."""
-    ways, own = list(bare_ways(placed, costs)), placed.own
+    own = placed.own
     reads_all = all(own.shares[t] <= own.least_shares[t] * NEARLY for t in own.outside)  # passes may leave gaps out
-    if costs is None or costs.is_energy or not ways or not reads_all:
+    if costs is None or costs.is_energy or own.in_step or not reads_all:
         return None
-    best = _begun(placed, room, costs)
+    ways = list(bare_ways(placed, costs))
+    best = _begun(ways[0].interior, room)
     for each in ways:
         _add(best, each, each.singles)
     return _Best.joined(*best) if all(each.needs_no_loop for each in best) else None
@@ -104,8 +105,9 @@ def good_nests(
 ) -> NestPrices:  # fmt: skip
     """Those candidates that are best for some size of SRAM where nothing is there before, or everything.  Of two loops
     the steps are coarse first, then near the good ones."""
-    best = _begun(placed, room, costs)
-    for ways in nest_ways(placed, limits, known, costs):
+    found = nest_ways(placed, limits, known, costs)
+    best = _begun(found[0].interior, room)
+    for ways in found:
         _add(best, ways, ways.singles)
         if ways.pairs and not all(each.is_enough for each in best):
             coarse = ways.of_two(stride=3)
@@ -116,11 +118,10 @@ def good_nests(
     return _Best.joined(*best)
 
 
-def _begun(placed: PlacedInterval, room: Floats, costs: NestCosts | None) -> tuple[_Best, _Best]:
+def _begun(interior: Interior, room: Floats) -> tuple[_Best, _Best]:
     """Of no nests yet, where nothing is in SRAM before, and where everything is."""
-    own, busy, begins = placed.own, 0.0, (0.0, 0.0)
+    own, costs, busy, begins = interior.own, interior.costs, 0.0, (0.0, 0.0)
     if costs is not None and not costs.is_energy:
-        interior = Interior(placed, costs)
         busy = float(LoopNest(interior, NestLoops.of(interior, ()), NO_LOOPS).busy[0])
         begins = costs.between, costs.first
     nothing, everything = np.zeros(len(own.touched)), np.array([float(t in own.outside) for t in own.touched])

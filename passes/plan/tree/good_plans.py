@@ -56,10 +56,10 @@ def good_plans(
         asked = [(ahead, less), *others]
         if clusters != Dealt().clusters:
             asked.append((replace(ahead, next_dealing=True), ()))
+        if wishes.is_quick:
+            asked += [(replace(own, patient=True), less) for own in (first_bytes, ahead)]
     else:
         asked = [(wishes, (LEVELS * 3 // 4,)), (replace(wishes, optimise="bytes"), ())]
-    if wishes.is_quick:
-        asked += [(replace(own, patient=True), less) for own in (first_bytes, ahead)]
     for own, less in asked:
         if judged and own.patient:
             break
