@@ -71,11 +71,13 @@ class Computes(Chains):
             self.here[tensor].append(self.handed(maker, users, made, own, last, node.layers))
 
     def exchange_made(self, layer: Layer, names: Sequence[str], made: Made) -> None:
-        """Each cluster receives from its neighbours what these layers read beyond its own part of a result."""
-        users = [name for name in names if name == layer.name or layer.result in self.read_by(name)]
+        """Each cluster receives from its neighbours what those of these layers that read a result where it lies read
+        beyond its own part of it."""
         box = {axis: span_of(made[layer.name], axis) for axis in layer.result.axes}
-        for place in self.here[layer.result] if len(users) > 1 else ():
-            self.exchange(layer.result, place, box, self.box_of(layer.result, users, made))
+        for place in self.here[layer.result]:
+            users = [name for name in names if name in place.users and layer.result in self.read_by(name)]
+            if users:
+                self.exchange(layer.result, place, box, self.box_of(layer.result, [layer.name, *users], made))
 
     @contextmanager
     def leaving(self, room: int) -> Iterator[None]:

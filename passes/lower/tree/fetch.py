@@ -178,7 +178,7 @@ def write_value(
 def lying(piece: Piece, place: Place) -> Iterator[tuple[Run, Position]]:
     """Where the axes of a tensor are read: those that lie one behind the other together, where they are read so."""
     for run, position in runs_of(piece):
-        if place.step(run) is None or any(axis in run[1:] for axis in place.has):
+        if place.step(run) is None or any(map(place.is_in_parts, run[1:])):
             yield from digits_of(run, position)
         else:
             yield run, position

@@ -236,14 +236,16 @@ class LoopSpans(Ranged):
         return period
 
     def several_made(self, loop: PlanLoop, made: Made, at: int, *, is_rolling: bool) -> dict[str, dict[Axis, Span]]:
-        """What layers make in pass `at`; of a rolling loop what no earlier one has."""
+        """What layers make in pass `at`; of a rolling loop what no earlier one has, but for what goes backwards."""
         found = self.pass_of(loop, made, at)
         if not is_rolling:
             return found
         before = self.pass_of(loop, made, at - 1)
         return {
-            name: {a: fresh(span, before[name].get(a)) if a in loop.group else span for a, span in spans.items()}
-            for name, spans in found.items()
+            name: {
+                a: fresh(span, before[name].get(a)) if a in loop.group and step_at(span, loop.level) >= 0 else span
+                for a, span in spans.items()
+            } for name, spans in found.items()
         }  # fmt: skip
 
     def several_before(self, node: Loop, loop: PlanLoop, made: Made) -> int:

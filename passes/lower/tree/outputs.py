@@ -49,7 +49,7 @@ class OutputPart:
         if self.window is not None:
             transfer(code, "gdma", box, place, self.window, conditions)
             return
-        own = replace(place, has={**box, **place.has})
+        own = replace(place, asked=box)
         fetch(code, "gdma", Operand((self.piece,)), replace(self.into, conditions=tuple(conditions)), lambda _: [own])
 
 

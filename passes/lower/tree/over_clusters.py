@@ -97,16 +97,20 @@ class OverClusters(LoopSpans):
     def check_around(self, tensor: Tensor, box: Mapping[Axis, Span]) -> None:
         """NotLowered where a cluster would load for others what it has no place for."""
         for axis, span in box.items():
-            step, start = span.start.cluster, span.start
-            if step and not start.loops and (start.base > 0 or start.base + span.extent < step):
+            own = own_share(span)
+            if own.start.base < span.start.base or end(own).base > end(span).base:
                 raise NotLowered(f"{tensor.name}: along {axis.name} clusters read beside their ranges")
 
     def beyond_shares(self, box: Mapping[Axis, Span]) -> Iterator[dict[Axis, Span]]:
         """What of a box no share has, since these end before the axis does: the last clusters have it."""
         for axis, span in box.items():
-            last = span.start.cluster * self.code.clusters
-            if 0 < last < span.bound and not span.start.loops and own_share(span) is not span:
-                yield {**box, axis: Span(Affine(last), span.bound - last, span.bound, end(span))}
+            shared = span.start.cluster * self.code.clusters
+            if own_share(span) is span or abs(shared) >= span.bound:
+                continue
+            if shared > 0:
+                yield {**box, axis: Span(Affine(shared), span.bound - shared, span.bound, end(span))}
+            else:
+                yield {**box, axis: Span(Affine(), span.bound + shared, span.bound)}
 
     def held_box(self, node: Children, resident: Resident, names: Sequence[str], made: Made) -> dict[Axis, Span]:
         """What a cluster holds of a resident tensor in the end: its share, and what its readers need beside it."""
@@ -169,12 +173,12 @@ class OverClusters(LoopSpans):
         asked, there = _moved(wanted[axis], by), _moved(made[axis], by)
         at = _positions(made)
         clips = [Clip(position + asked.start * -1, asked.extent), *place.clips(at)]
-        if code.extremes(by)[0] > 0:
+        is_on = code.extremes(by)[0] > 0
+        if is_on == (there.start.cluster > 0):
             clips.append(Clip(-position + there.start + -1, None))
-            left = by * -1 + (code.clusters - 1) - Affine(cluster=1)
         else:
             clips.append(Clip(position + end(there) * -1, None))
-            left = by + Affine(cluster=1)
+        left = by * -1 + (code.clusters - 1) - Affine(cluster=1) if is_on else by + Affine(cluster=1)
         region = replace(Region.of(dims).clipped(clips), conditions=(left, *conditions))
         far = replace(place, origin={a: _at(start, by) for a, start in place.origin.items()})
         for k in range(place.planes):
@@ -200,11 +204,13 @@ def _positions(box: Mapping[Axis, Span]) -> dict[Run, Linear]:
 
 
 def own_share(span: Span) -> Span:
-    """The cluster's own range of a span, which may reach into those of its neighbours."""
+    """The cluster's own range of a span, which may reach into those of its neighbours: ranges follow each other from
+    the first position on, or, where they are read backwards, from the last."""
     step = span.start.cluster
-    if not step or span.start.loops or span.extent <= step:
+    if not step or span.start.loops or span.extent <= abs(step):
         return span
-    return Span(Affine(cluster=step), step, span.bound, span.limit)
+    first = 0 if step > 0 else span.bound + step
+    return Span(Affine(first, cluster=step), abs(step), span.bound, span.limit)
 
 
 def meet(a: Span, b: Span) -> Span:
@@ -214,7 +220,8 @@ def meet(a: Span, b: Span) -> Span:
 
 def _joined(a: Span, b: Span) -> Span:
     if a.start.cluster != b.start.cluster or a.start.loops or b.start.loops:
-        return Span(Affine(), a.bound, a.bound)
+        bound = max(a.bound, b.bound)
+        return Span(Affine(), bound, bound)
     first = min(a.start.base, b.start.base)
     last = max(end(a).base, end(b).base)
     return Span(Affine(first, cluster=a.start.cluster), last - first, max(a.bound, b.bound))

@@ -27,8 +27,8 @@ class Place:
     """A buffer with a box of a tensor, of which an element has `planes` numbers, one box behind the other.
 
     Of each axis: bytes from position to position (`strides`), the position at which the buffer begins (`origin`; 0 if
-    it is not named), the positions that alone are there (`has`), if some are not.  `ring`: an axis along which
-    positions lie at their number modulo so many.
+    it is not named), the positions that alone are there (`has`), if some are not, and those that alone are asked for
+    (`asked`).  `ring`: an axis along which positions lie at their number modulo so many.
     """
 
     buffer: SSAValue
@@ -47,10 +47,13 @@ class Place:
     """With it and the places around it all is there, though it has a part."""
     taken: int = 0
     """Bytes of SRAM, copies too."""
+    is_inner: bool = False
+    """It has a part from the middle of what is made while it is there: all of that is stored beside it."""
     is_behind: bool = False
     """What is made here goes to DRAM a pass behind."""
     box: Mapping[Axis, Span] = field(default_factory=dict)
     """What it was made for."""
+    asked: Mapping[Axis, Span] = field(default_factory=dict)
     users: tuple[str, ...] = ()
     """The layers that make and read it there."""
     running: Place | None = None
@@ -66,6 +69,10 @@ class Place:
                 return None
             weight *= axis.extent
         return stride
+
+    def is_in_parts(self, axis: Axis) -> bool:
+        """Whether some positions along an axis are not here, or not asked for."""
+        return axis in self.has or axis in self.asked
 
     def end(self, at: Mapping[Run, Linear]) -> End:
         """The buffer, with axes at these positions of a region."""
@@ -85,8 +92,9 @@ class Place:
         return End(self.buffer, tuple(terms), self.offset)
 
     def clips(self, at: Mapping[Run, Linear]) -> Iterator[Clip]:
-        """Of these positions those that are here.  NotLowered where some of an axis are that is inside another one."""
-        for axis, has in self.has.items():
+        """Of these positions those that are here and asked for.  NotLowered where some of an axis are that is inside
+        another one."""
+        for axis, has in (*self.has.items(), *self.asked.items()):
             run = next(own for own in at if axis in own)
             if run[0] is not axis:
                 raise NotLowered(f"a part along {axis.name} of a tensor that is read along {run[0].name}")

@@ -81,7 +81,8 @@ def through(position: Position, extent: int, spans: Spans) -> Span:
     if limits:
         ((factor, span), *others) = limits
         if others or factor < 0 or span.limit is None:
-            return Span(ZERO, extent, extent)
+            first, last = max(0, low // own.divisor), min(extent, high // own.divisor + 1)
+            return Span(ZERO, extent, extent) if own.bend else Span(Affine(first), max(0, last - first), max(0, last))
         limit = start + (reach - 1) - (end(span) - span.limit) * factor + 1
     if own.divisor > 1:
         rounded = divided(start, own.divisor)

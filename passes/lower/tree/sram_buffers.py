@@ -192,7 +192,7 @@ class SramBuffers(OverClusters, RunningNumbers):
             # a ring is as long as its own readers need, and what a cluster gets beside its share lies behind it
             is_there = old in self.below if does_roll else not is_larger
             if is_free and is_alike and is_there and (does_roll or self.here[old][-1].ring is None):
-                return self.in_storage(layer.result, old)
+                return replace(self.in_storage(layer.result, old), users=tuple(users), box=box)
         return self.ring_below(layer, users, made, own, last, names) or self.buffer(layer.result, users, made)
 
     def does_stay(self, tensor: Tensor, users: Sequence[str]) -> bool:
@@ -216,7 +216,8 @@ class SramBuffers(OverClusters, RunningNumbers):
         if index is None or not self.does_stay(taker.result, theirs):
             return None
         self.below.add(layer.result)
-        return self.buffer(taker.result, theirs, made).through(index)
+        box = self.box_of(layer.result, users, made)
+        return replace(self.buffer(taker.result, theirs, made).through(index), users=tuple(users), box=box)
 
     def begins_there(self, layer: Layer) -> int | None:
         """The operand in whose storage the result lies."""
@@ -234,7 +235,8 @@ class SramBuffers(OverClusters, RunningNumbers):
     def missing(self, tensor: Tensor, box: Mapping[Axis, Span]) -> dict[Axis, Span]:
         """Positions of a box that no place in SRAM has, where some have others: of each axis along which there are
         parts, those beside them."""
-        return missing_of(tensor, (place for place in self.here[tensor] if not place.completes), box)
+        places = (place for place in self.here[tensor] if not place.completes and not place.is_inner)
+        return missing_of(tensor, places, box)
 
     def sources(self, tensor: Tensor) -> list[Place]:
         """Where an operand lies, each place with what it has: the innermost that has all, or several parts."""

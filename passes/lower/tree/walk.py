@@ -372,7 +372,8 @@ class PlanWalk(ClusterLoops):
         if has_second:
             self.keep_second(place.taken, most)
             place = replace(place, taken=0, is_behind=is_made)
-        self.here[tensor].append(place)
+        is_inner = is_made and self.is_inner(tensor, place, self.made_box(node, resident, made))
+        self.here[tensor].append(replace(place, is_inner=is_inner))
         return size * has_second
 
     def finish(self, node: Sequence, resident: Resident, made: Made, held: Held) -> None:
@@ -380,14 +381,24 @@ class PlanWalk(ClusterLoops):
         tensor = self.tensors[resident.tensor]
         if not self.leaves(tensor, node, resident) or held.get(tensor) == () or self.is_made_anew(tensor):
             return
-        maker, (*outer, place) = self.network.maker[tensor], self.here[tensor]
-        near = self.opened([node.children[resident.first]], made) if self.dealt is None else made
-        box = {axis: span_of(near[maker.name], axis) for axis in tensor.axes}
-        nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})
-        if place.has and missing_of(tensor, [*outer, place], box) == missing_of(tensor, [*outer, nothing], box):
-            return  # of a part from the middle all has been stored
+        *outer, place = self.here[tensor]
+        if place.is_inner:
+            return
+        box = self.made_box(node, resident, made)
         gone = missing_of(tensor, outer, part_of(box, place))
-        self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [maker.name])
+        self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [self.network.maker[tensor].name])
+
+    def is_inner(self, tensor: Tensor, place: Place, box: Mapping[Axis, Span]) -> bool:
+        """Whether a place has a part from the middle of a box, which stays in one piece without it."""
+        nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})
+        here = self.here[tensor]
+        return bool(place.has) and missing_of(tensor, [*here, place], box) == missing_of(tensor, [*here, nothing], box)
+
+    def made_box(self, node: Sequence, resident: Resident, made: Made) -> dict[Axis, Span]:
+        """What of a resident tensor its maker makes."""
+        near = self.opened([node.children[resident.first]], made) if self.dealt is None else made
+        tensor = self.tensors[resident.tensor]
+        return {axis: span_of(near[self.network.maker[tensor].name], axis) for axis in tensor.axes}
 
 
 def part_of(box: Mapping[Axis, Span], place: Place) -> dict[Axis, Span]:
