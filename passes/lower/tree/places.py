@@ -48,7 +48,7 @@ class Place:
     taken: int = 0
     """Bytes of SRAM, copies too."""
     is_inner: bool = False
-    """It has a part from the middle of what is made while it is there: all of that is stored beside it."""
+    """The resident part lies in the middle of the result; stores of the rest store this part too."""
     is_behind: bool = False
     """What is made here goes to DRAM a pass behind."""
     box: Mapping[Axis, Span] = field(default_factory=dict)

@@ -167,12 +167,13 @@ class SramBuffers(OverClusters, RunningNumbers):
                 return (axis, most), max(boxes.values(), key=lambda box: box[axis].extent)
         return None
 
-    def in_storage(self, tensor: Tensor, old: Tensor) -> Place:
+    def in_storage(self, tensor: Tensor, old: Tensor, users: Sequence[str], box: Mapping[Axis, Span]) -> Place:
         """The place of a tensor that lies where its maker reads another one, position for position."""
         place, maker = self.here[old][-1], self.network.maker[tensor]
         self.here[old][-1] = replace(place, taken=0)
         index = next(p.by_leaf for operand in maker.operands for p in operand.pieces if p.tensor is old)
-        return replace(place.through(index), element=self.elements[tensor], sums=None)
+        element = self.elements[tensor]
+        return replace(place.through(index), element=element, sums=None, users=tuple(users), box=box)
 
     def handed(
         self, layer: Layer, users: list[str], made: Made, own: Sequence[Tensor], last: Mapping[Tensor, str],
@@ -192,7 +193,7 @@ class SramBuffers(OverClusters, RunningNumbers):
             # a ring is as long as its own readers need, and what a cluster gets beside its share lies behind it
             is_there = old in self.below if does_roll else not is_larger
             if is_free and is_alike and is_there and (does_roll or self.here[old][-1].ring is None):
-                return replace(self.in_storage(layer.result, old), users=tuple(users), box=box)
+                return self.in_storage(layer.result, old, users, box)
         return self.ring_below(layer, users, made, own, last, names) or self.buffer(layer.result, users, made)
 
     def does_stay(self, tensor: Tensor, users: Sequence[str]) -> bool:

@@ -343,8 +343,7 @@ class PlanWalk(ClusterLoops):
         names = [name for child in node.children[resident.first : resident.last + 1] for name in layers_in(child)]
         box = self.held_box(node, resident, names, made)
         if resident.storage_of and self.lies_in(box, self.tensors[resident.storage_of]):
-            place = self.in_storage(tensor, self.tensors[resident.storage_of])
-            self.here[tensor].append(replace(place, users=tuple(names), box=box))
+            self.here[tensor].append(self.in_storage(tensor, self.tensors[resident.storage_of], names, box))
             return 0
         size = math.prod(span.extent for span in box.values()) * size_of(self.slot_of(tensor)) * self.planes(tensor)
         maker = self.network.maker.get(tensor)
@@ -372,7 +371,7 @@ class PlanWalk(ClusterLoops):
         if has_second:
             self.keep_second(place.taken, most)
             place = replace(place, taken=0, is_behind=is_made)
-        is_inner = is_made and self.is_inner(tensor, place, self.made_box(node, resident, made))
+        is_inner = is_made and bool(place.has) and self.is_inner(tensor, place, self.made_box(node, resident, made))
         self.here[tensor].append(replace(place, is_inner=is_inner))
         return size * has_second
 
@@ -389,10 +388,10 @@ class PlanWalk(ClusterLoops):
         self.move("store", tensor, box, replace(place, has={**place.has, **gone}), [self.network.maker[tensor].name])
 
     def is_inner(self, tensor: Tensor, place: Place, box: Mapping[Axis, Span]) -> bool:
-        """Whether a place has a part from the middle of a box, which stays in one piece without it."""
+        """Whether the resident part lies in the middle of a box."""
         nothing = replace(place, has={axis: Span(ZERO, 0, 0) for axis in place.has})
         here = self.here[tensor]
-        return bool(place.has) and missing_of(tensor, [*here, place], box) == missing_of(tensor, [*here, nothing], box)
+        return missing_of(tensor, [*here, place], box) == missing_of(tensor, [*here, nothing], box)
 
     def made_box(self, node: Sequence, resident: Resident, made: Made) -> dict[Axis, Span]:
         """What of a resident tensor its maker makes."""

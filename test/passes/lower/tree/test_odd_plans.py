@@ -35,7 +35,7 @@ def turned_windows(net):
 
 
 def padded_output(net):
-    """A map of which an output has more rows and channels, and another layer beside it."""
+    """A convolution whose padded result is an output, and a separate pooling."""
     x = net.input(2, 4, 7, 5)
     y = net.conv(x, 10, (4, 3), pads=(-1, -1, 1, -1), groups=2, act="relu")
     padded = net.layer(g.PadOp(y, (0, 2, 0, 0), (0, 1, 0, 2), 0.0))
