@@ -4,9 +4,13 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from frustum.backend.file.executable import Executable
 
 # `make test` and `make test-slow`, whose examples are dearer, give the same verdict every time; `make soak` looks
 # further, at other examples each time.
@@ -33,6 +37,14 @@ def no_cache() -> Iterator[None]:
     del os.environ["FRUSTUM_CACHE"]
     if before is not None:
         os.environ["FRUSTUM_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def squeezenet() -> "Executable":
+    """A whole network on `edge`, for tests of what is said of runs; the policy is one that plans soon."""
+    import frustum
+
+    return frustum.compile("zoo:squeezenet", "edge", "f16", policy="optimal").executable
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -25,36 +25,36 @@ ESCAPE = "\033["
 
 
 @pytest.fixture(scope="module")
-def squeezenet():
-    return frustum.run(frustum.compile("zoo:squeezenet", "edge", "f16"), {}, mode="timing").report
+def report(squeezenet):
+    return frustum.run(squeezenet, {}, mode="timing").report
 
 
-def test_the_screen_is_one_screen_and_says_what_matters(squeezenet):
-    text = screen(squeezenet)
+def test_the_screen_is_one_screen_and_says_what_matters(report):
+    text = screen(report)
     lines = text.splitlines()
     assert len(lines) <= 40 and max(map(len, lines)) <= 100
     assert "layer by layer" in text and "maps stay on chip" in text and "Units that take most" in text
-    assert f"{squeezenet['cycles']['total']:,} cycles" in text
+    assert f"{report['cycles']['total']:,} cycles" in text
     assert " 0 B" not in text and ESCAPE not in text
-    rest = len(squeezenet["units"]) - MOST_UNITS
+    rest = len(report["units"]) - MOST_UNITS
     said = [line for line in lines if re.fullmatch(r"  and -?\d+ more", line)]
     assert said == ([f"  and {rest} more"] if rest > 0 else [])
 
 
-def test_sentences_add_up_and_their_shares_are_those_of_the_run(squeezenet):
-    found = squeezenet["waiting"]
+def test_sentences_add_up_and_their_shares_are_those_of_the_run(report):
+    found = report["waiting"]
     assert [each["cycles"] for each in found] == sorted((each["cycles"] for each in found), reverse=True)
-    total = squeezenet["cycles"]["total"]
+    total = report["cycles"]["total"]
     assert 0.9 * total <= sum(each["cycles"] for each in found) <= total
     assert all(each["share"] == each["cycles"] / total for each in found)
-    names = {unit["name"] for unit in squeezenet["units"]}
+    names = {unit["name"] for unit in report["units"]}
     assert all(set(each["units"]) <= names for each in found)
     assert any(each["is_wait"] for each in found) and any(not each["is_wait"] for each in found)
 
 
-def test_colours_are_the_same_words(squeezenet):
-    painted = screen(squeezenet, colours=True)
-    assert ESCAPE in painted and re.sub(r"\033\[\d+m", "", painted) == screen(squeezenet)
+def test_colours_are_the_same_words(report):
+    painted = screen(report, colours=True)
+    assert ESCAPE in painted and re.sub(r"\033\[\d+m", "", painted) == screen(report)
 
 
 @pytest.mark.parametrize(

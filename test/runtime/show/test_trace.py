@@ -7,7 +7,6 @@ import onnx
 import pytest
 from mixed_models import model, node, sandwich
 
-import frustum
 from frustum.runtime.machine import Machine
 from frustum.runtime.show import drawing
 from frustum.runtime.show.trace import BEGIN, COUNTER, END, trace_bytes
@@ -18,8 +17,8 @@ perfetto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb
 
 
 @pytest.fixture(scope="module")
-def timeline():
-    return Machine(frustum.compile("zoo:squeezenet", "edge", "f16").executable).run({}, mode="timing").timeline
+def timeline(squeezenet):
+    return Machine(squeezenet).run({}, mode="timing").timeline
 
 
 @pytest.fixture(scope="module")

@@ -168,14 +168,13 @@ def test_every_cycle_of_a_network_belongs_to_a_unit(target):
 
 
 @pytest.mark.slow
-def test_a_faster_port_shortens_the_wait_for_it():
+def test_a_faster_port_shortens_the_wait_for_it(squeezenet):
     """What the path says of the DRAM's port is what a machine with more of it saves, at least in part."""
-    executable = frustum.compile("zoo:squeezenet", "edge", "f16").executable
-    machine = Machine(executable)
+    machine = Machine(squeezenet)
     before = machine.run({}, mode="timing").timeline
     dram = replace(machine.target.chip.dram, port_bytes_per_cycle=1000)
     fast = replace(machine.target, chip=replace(machine.target.chip, dram=dram))
-    after = simulate_program(before.expanded, fast, executable.code.page_bytes)
+    after = simulate_program(before.expanded, fast, squeezenet.code.page_bytes)
     waited = merged([each for each in waits(before) if each.for_ == "port"], "on")["dram",]
     left = merged([each for each in waits(after) if each.for_ == "port"], "on").get(("dram",), 0)
     assert after.total_cycles < before.total_cycles and left < waited

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from timing_cases import hand_made
 
-import frustum
 from frustum.dialects.isa.program import Barrier
 from frustum.runtime.device.expand import expand
 from frustum.runtime.machine import Machine
@@ -24,9 +23,8 @@ def timelines(seeds):
 
 
 @pytest.fixture(scope="module")
-def squeezenet():
-    executable = frustum.compile("zoo:squeezenet", "edge", "f16").executable
-    return Machine(executable).run({}, mode="timing").timeline
+def timeline(squeezenet):
+    return Machine(squeezenet).run({}, mode="timing").timeline
 
 
 def check_log(timeline):
@@ -56,16 +54,16 @@ def test_entries_add_up_to_what_the_engines_did():
     assert sum(len(check_log(timeline)) > 0 for timeline in timelines(range(30))) >= 15
 
 
-def test_a_networks_log_names_units_layers_and_tiles(squeezenet):
-    log = check_log(squeezenet)
+def test_a_networks_log_names_units_layers_and_tiles(timeline):
+    log = check_log(timeline)
     assert {log.units[number] for number in set(log.unit.tolist()) - {-1}} == set(log.units)
     assert {"copy", "conv", "pool"} <= set(log.instructions)
     rows = np.stack([log.engine, log.instruction, log.tile], axis=1)[log.instruction >= 0]
     assert len(np.unique(rows, axis=0)) == len(rows), "one entry for each pass of an instruction on an engine"
 
 
-def test_a_saved_log_is_the_same(squeezenet, tmp_path):
-    log, path = event_log(squeezenet), tmp_path / "run.events"
+def test_a_saved_log_is_the_same(timeline, tmp_path):
+    log, path = event_log(timeline), tmp_path / "run.events"
     log.save(path)
     again = load(path)
     assert vars(log).keys() == vars(again).keys()
@@ -82,10 +80,10 @@ def test_what_is_no_log_is_refused(tmp_path, content):
         load(path)
 
 
-def test_a_log_that_cannot_be_written_leaves_nothing(squeezenet, tmp_path):
+def test_a_log_that_cannot_be_written_leaves_nothing(timeline, tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError):
-        event_log(squeezenet).save(tmp_path / "folder")
+        event_log(timeline).save(tmp_path / "folder")
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
