@@ -241,12 +241,9 @@ class SramBuffers(OverClusters, RunningNumbers):
 
     def sources(self, tensor: Tensor) -> list[Place]:
         """Where an operand lies, each place with what it has: the innermost that has all, or several parts."""
-        found = list[Place]()
-        for place in reversed(self.here[tensor]):
-            found.append(place)
-            if not place.has:
-                break
-        return found
+        places = self.here[tensor][::-1]
+        whole = next((n for n, place in enumerate(places) if not place.has), len(places))
+        return places[: whole + 1]
 
     def move(
         self, way: str, tensor: Tensor, box: Mapping[Axis, Span], place: Place, names: Sequence[str],
