@@ -17,7 +17,7 @@ from frustum.dialects.module import TARGET
 from frustum.dialects.plan.count import count
 from frustum.dialects.plan.dialect import plan_op
 from frustum.dialects.plan.parse import extents_of, read_plan
-from frustum.dialects.plan.tree import Compute, nodes_in
+from frustum.dialects.plan.tree import Compute, Sequence, nodes_in
 from frustum.dialects.target import to_attribute
 from frustum.runtime.machine import Machine
 from frustum.runtime.report.counters import count as counted_of_run
@@ -84,6 +84,17 @@ def reads_alike(case):
     return False
 
 
+def keeps_middles(case):
+    """Whether the middle of a tensor is resident without its ends: it is stored, and loaded, with the rest."""
+    tensors = {tensor.name: tensor for tensor in case.axes.tensors}
+    for node in (each for each in nodes_in(case.plan) if isinstance(each, Sequence)):
+        for resident in (each for each in node.residents if each.part is not None):
+            part, axes = resident.part, tensors[resident.tensor].axes
+            if 0 < part.start and part.stop < next(axis.extent for axis in axes if axis.name == part.axis):
+                return True
+    return False
+
+
 def link_bytes(executable):
     """Bytes between clusters."""
     own = Machine(executable)
@@ -97,4 +108,4 @@ def dram_bytes(machine_of_plan, target):
     return found.dram_read_bytes + found.dram_write_bytes - found.dram_bytes_by_class["other"]
 
 
-__all__ = ["case", "check_lowered", "dram_bytes", "executable_of", "is_plain", "link_bytes", "machine"]
+__all__ = ["case", "check_lowered", "dram_bytes", "executable_of", "is_plain", "keeps_middles", "link_bytes", "machine"]
