@@ -90,7 +90,7 @@ def keeps_middles(case):
     for node in (each for each in nodes_in(case.plan) if isinstance(each, Sequence)):
         for resident in (each for each in node.residents if each.part is not None):
             part, axes = resident.part, tensors[resident.tensor].axes
-            if 0 < part.start and part.stop < next(axis.extent for axis in axes if axis.name == part.axis):
+            if part.start > 0 and part.stop < next(axis.extent for axis in axes if axis.name == part.axis):
                 return True
     return False
 
