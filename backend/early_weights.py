@@ -17,7 +17,7 @@ from frustum.backend.memory.cost_model import CostModel
 from frustum.backend.memory.interference import Life, interference, life_of
 from frustum.backend.memory.packing import pack, usable
 from frustum.backend.waits.loop_tree import Path, Step
-from frustum.backend.waits.read_code import Code, read_code
+from frustum.backend.waits.read_code import Code, read_code, unit_of
 from frustum.dialects.extents import Int, aligned
 from frustum.dialects.isa.instruction import attribute_of
 from frustum.dialects.isa.operations import ConvOp, DepthwiseOp
@@ -71,7 +71,7 @@ class ProgramModel:
         self.program = program
         self.target = target
         self.room: dict[Memory, int] = {
-            memory: usable(target.memory(memory).capacity_bytes) for memory in ("sram", "wram")
+            memory: usable(target.memory(memory).capacity_bytes) for memory in ("sram", "nram", "wram")
         }
 
     def pieces_of(self, kind: Callable[[ws.Flow, Target], Found]) -> Iterator[Found]:
@@ -127,6 +127,17 @@ class ProgramModel:
     def loads(self) -> list[float]:
         """When what each child loads is there, if the DRAM's port is always busy."""
         return [*accumulate(sum(t.cycles for t in child.transfers) for child in self.model.children)]
+
+    @cached_property
+    def units(self) -> list[int]:
+        """Of each child the latest unit up to it."""
+        found = [0] * len(self.children)
+        for section in self.code.sections:
+            for instruction, operation in zip(section.instructions, section.operations, strict=True):
+                if instruction.engine != "fetch":  # code and tables come long before their unit
+                    child = self.index[instruction.path[0].position]
+                    found[child] = max(found[child], unit_of(operation))
+        return [*accumulate(found, max)]
 
     # ------------------------------------------------------------ room
 

@@ -161,7 +161,7 @@ class _Program(ProgramModel):
 
     def run(self) -> None:
         found = list(self.chosen())
-        while found and not all(self.has_room(found, memory) for memory in self.room):
+        while found and not all(self.has_room(found, memory) for memory in ("sram", "wram")):
             found.remove(max(found, key=lambda each: each[0].whole_bytes))
         for pieces, site in found:
             pieces.move(site)

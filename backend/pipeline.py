@@ -32,6 +32,7 @@ from frustum.backend.graph_passes import FLOATS, passes_of_trees
 from frustum.backend.hoist_loads import HoistLoads
 from frustum.backend.join_sections import JoinSections
 from frustum.backend.memory.allocation import Allocate
+from frustum.backend.stationary import HoldStationary
 from frustum.backend.waits.schedule import Schedule
 from frustum.backend.weights_ahead import WeightsAhead
 from frustum.dialects import tile, unit
@@ -257,7 +258,7 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
             HandInputs(choices.optimise), ChooseLayout(),
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
-        "fixed": (*((WeightsAhead(), FillsAhead()) if choices.ahead else ()), Allocate(), HoistLoads(), Schedule()),
+        "fixed": (*((WeightsAhead(), FillsAhead()) if choices.ahead else ()), *fixing_passes()),
     }[stop]
 
 
@@ -271,8 +272,13 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
             )
             if choices.plan is None else ApplyPlan(str(choices.plan)),
         ),
-        "fixed": (Allocate(), HoistLoads(), Schedule()),
+        "fixed": fixing_passes(),
     }.get(stop, ())  # fmt: skip
+
+
+def fixing_passes() -> tuple[ModulePass, ...]:
+    """From symbolic buffers to addresses and waits."""
+    return HoldStationary(), Allocate(), HoistLoads(), Schedule()
 
 
 def borders_to_fuse(choices: Choices) -> Literal["overlap", "exchange", "sent", "auto"]:

@@ -26,7 +26,7 @@ from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 
 from frustum.backend.early_weights import Pieces, ProgramModel, Refused, programs_of, read_at
-from frustum.backend.waits.read_code import target_of, unit_of
+from frustum.backend.waits.read_code import target_of
 from frustum.dialects.extents import Int, aligned, ceil_div
 from frustum.dialects.isa.instruction import attribute_of, emit
 from frustum.dialects.isa.operations import ConvOp, CopyOp, LineBufferOp
@@ -337,17 +337,6 @@ class _Program(ProgramModel):
     def begins(self) -> list[float]:
         """When each child begins at the earliest, as a chain or as DRAM brings loads; and when the last one ends."""
         return [0.0, *map(max, self.chain, self.loads)]
-
-    @cached_property
-    def units(self) -> list[int]:
-        """Of each child the latest unit up to it."""
-        found = [0] * len(self.children)
-        for section in self.code.sections:
-            for instruction, operation in zip(section.instructions, section.operations, strict=True):
-                if instruction.engine != "fetch":  # code and tables come long before their unit
-                    child = self.index[instruction.path[0].position]
-                    found[child] = max(found[child], unit_of(operation))
-        return [*accumulate(found, max)]
 
     # ------------------------------------------------------------ room
 

@@ -229,7 +229,7 @@ class ChainChoice:
                 return None
         begins = math.prod(chain.counts[:-1])
         first = account.first + account.engines["mvdma"]
-        return (account.passes - begins) * max(account.engines.values()) + begins * first + account.once
+        return (account.passes - begins) * max(account.engines.values()) + begins * first + account.once + account.wait
 
 
 class KnownSpans:
@@ -262,7 +262,7 @@ def is_sayable(kernel: Kernel, piece: ChainPiece) -> bool:
 
 class ChainAccount:
     """What a piece of a chain takes: cycles of engines, bytes of a core's memories; `first`: of what works, one after
-    the other; `once`: cycles of what comes before all pieces."""
+    the other; `once`: cycles of what comes before all pieces, and `wait` until the last of it is there."""
 
     def __init__(self, choice: ChainChoice, chain: CoreChain, parts: Made) -> None:
         self.choice: ChainChoice = choice
@@ -274,6 +274,7 @@ class ChainAccount:
         self.room: dict[str, float] = {"nram": 0.0, "wram": 0.0}
         self.first: float = 0.0
         self.once: float = 0.0
+        self.wait: float = 0.0
         self.made: set[Tensor] = {kernel.layer.result for kernel in chain.kernels[:-1]}
         self.inner: int = chain.counts[-1] if chain.summed else 1
         self.level: int = choice.code.depth + len(chain.counts) - 1
@@ -368,7 +369,11 @@ class ChainAccount:
             self.code.cores if is_own else 1
         )
         speed = cluster.core.mvdma.bytes_per_cycle if is_own else cluster.bus.bytes_per_cycle
-        cycles = max(size / speed, port) + cluster.sram.latency_cycles
+        cycles, latency = max(size / speed, port), cluster.sram.latency_cycles
+        if moves and several:
+            cycles += latency
+        else:  # one after the other, so that they wait together
+            self.wait = latency
         if self.chain.summed is not None and not any(step_at(spans[axis], self.level) for axis in want.axes):
             cycles /= self.inner
         if moves and several:

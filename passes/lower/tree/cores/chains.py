@@ -75,7 +75,8 @@ class Chains(Streaming):
             )  # fmt: skip
             return self.slices([own], self.capacity - self.used).cycles
         found = self.best_of(layer, self.kernels(layer), spans)
-        return math.inf if found is None else found.cycles
+        waits = 2 * self.code.target.cluster.sram.latency_cycles  # for its first piece, and its readers for its last
+        return math.inf if found is None else found.cycles + waits
 
     def crossing(self, layers: Sequence[Layer], made: Made) -> dict[Tensor, dict[Axis, Span]]:
         """What of tensors comes from DRAM for these layers, and what of the last result goes there."""
