@@ -80,6 +80,7 @@ PASSES: tuple[tuple[str, str], ...] = (
     ("frustum-lower-share-weights", "frustum.passes.lower.share_weights:ShareWeights"),
     ("frustum-weights-ahead", "frustum.backend.weights_ahead:WeightsAhead"),
     ("frustum-fills-ahead", "frustum.backend.fills_ahead:FillsAhead"),
+    ("frustum-hold-stationary", "frustum.backend.stationary:HoldStationary"),
     ("frustum-allocate", "frustum.backend.memory.allocation:Allocate"),
     ("frustum-hoist-loads", "frustum.backend.hoist_loads:HoistLoads"),
     ("frustum-schedule", "frustum.backend.waits.schedule:Schedule"),
