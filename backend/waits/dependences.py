@@ -203,12 +203,15 @@ class _Section:
         self.partly.update(buffer for buffer in self.accesses if self._is_in_parts(buffer))
 
     def _is_in_parts(self, buffer: int) -> bool:
-        """Whether instructions may touch parts of a buffer only, as units of a core do that make some channels each."""
+        """Whether instructions may touch parts of a buffer only, as units of a core do that make some channels each, and
+        clusters that send to each other."""
         own, users = self.buffers[buffer], self.accesses[buffer]
         if buffer not in self.written or own.rolling or len(users) > MOST_USERS:
             return False
-        units = {self.instructions[number].engine for number, access in users if access.writes}
-        return {"matrix", "vector"} <= units or any(len(self.instructions[n].counts) > own.level for n, _ in users)
+        writers = [self.instructions[number] for number, access in users if access.writes]
+        sends = [each for each in writers if each.engine == "cdma" and not self._is_send(buffer, each)]
+        is_shared = {"matrix", "vector"} <= {each.engine for each in writers} or len(sends) > 1
+        return is_shared or any(len(self.instructions[n].counts) > own.level for n, _ in users)
 
     def _note_maker(self, number: int, access: Access) -> None:
         """Count one more instruction among those that write a buffer, sends left out."""

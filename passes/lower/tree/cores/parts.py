@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
-from frustum.dialects.isa.program import ZERO, Affine, Span
+from frustum.dialects.isa.program import ZERO, Span
 from frustum.passes.lower.tree.kernels.joins import join_kernel
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.layouts import steps_of
@@ -73,10 +72,8 @@ class CoreParts(SramBuffers):
         found = PieceChoice(code, kernel, box, elements, {}, {}).best()
         if found is None:
             raise NotLowered(f"{layer.name}: no piece of the parts of clusters fits the cores")
-        for number in range(others.extent):  # each is of another weight
-            at = replace(to, origin={**to.origin, others: Affine(-number)})
-            places = lambda tensor, at=at: [at if tensor is sent else place]  # noqa: E731
-            LayerPart(replace(kernel, number=number + 1), box, found.pieces, places, [place], elements).write(code)
+        places = lambda tensor: [to if tensor is sent else place]  # noqa: E731
+        LayerPart(kernel, box, found.pieces, places, [place], elements).write(code)
 
     def pieces(self, layer: Layer, spans: Spans, slices: Axis | None = None) -> Candidate:
         """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits."""

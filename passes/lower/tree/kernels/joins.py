@@ -20,12 +20,10 @@ from frustum.passes.lower.tree.kernels.vectors import ElementKernel
 
 @dataclass(frozen=True)
 class JoinKernel(ElementKernel):
-    """Operand 1, what one other part gave, joined to operand 0, in whose place the result lies."""
+    """What each of the other parts gave, joined to operand 0, in whose place the result lies."""
 
     parts: Kernel | None = None
     """What made the parts."""
-    number: int = 1
-    """Parts that are joined already."""
 
     @property
     def scratch(self) -> tuple[Scratch, ...]:
@@ -37,7 +35,7 @@ class JoinKernel(ElementKernel):
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
         assert self.parts is not None
-        dims, (own, other) = self.dims(code, work), (work.operands[0], work.operands[1])
+        dims, own = self.dims(code, work), work.operands[0]
         for k in range(self.planes):
             views = view_of(code, work, own.plane(k), dims), view_of(code, work, work.out.plane(k), dims)
             made = isa.Unary(
@@ -46,7 +44,8 @@ class JoinKernel(ElementKernel):
             )  # fmt: skip
             code.emit(made, own.buffer, work.out.buffer)
         gone = {axis: Span(ZERO, 1, 1) for axis in self.parts.layer.axes if axis not in self.layer.result.axes}
-        self.parts.join_part(code, replace(work, spans={**work.spans, **gone}), other, self.number)
+        for number in range(1, len(self.layer.operands)):
+            self.parts.join_part(code, replace(work, spans={**work.spans, **gone}), work.operands[number], number)
 
 
 def join_kernel(parts: Kernel, others: Axis) -> tuple[JoinKernel, Tensor]:
@@ -56,14 +55,12 @@ def join_kernel(parts: Kernel, others: Axis) -> tuple[JoinKernel, Tensor]:
     sent = Tensor(f"{result.name}.others", ((others,), *result.dims), result.element_bits, Kind.INTERMEDIATE)
     sent.settle()
     index = tuple((axis, Position.of(axis)) for axis in result.axes)
-    operands = (
-        Operand((Piece(result, index),)),
-        Operand((Piece(sent, ((others, Position()), *index)),)),
-    )
+    given = (Operand((Piece(sent, ((others, Position(offset=k)), *index)),)) for k in range(others.extent))
+    operands = Operand((Piece(result, index),)), *given
     layer = Layer(parts.layer.name, "join", result, operands, {}, passes=1, source=parts.layer.source)
     layer.settle()
     dims = tuple(coordinate(axis) for axis in result.axes)
-    wants = tuple(Want(k, "nram", dims, planes=parts.planes) for k in range(2))
+    wants = tuple(Want(k, "nram", dims, planes=parts.planes) for k in range(len(operands)))
     return JoinKernel(layer, wants, result.axes, planes=parts.planes, parts=parts), sent
 
 
