@@ -38,8 +38,8 @@ class HoldStationary(ModulePass):
 
     Before: buffers are symbols.  After: of a buffer in NRAM or WRAM that copies from SRAM alone fill, and that does not
     depend on a loop around them, all pieces lie in a buffer in front of that loop, and are copied there; readers find
-    each piece at its place.  The loop is the outermost one of which this holds and for which the memory has room beside all
-    buffers of the unit; those that save most bytes are the first.
+    each piece at its place.  The loop is the outermost one of which this holds and for which the memory has room, with
+    all buffers of the unit side by side; what saves most bytes is the first.
     """
 
     name = "frustum-hold-stationary"

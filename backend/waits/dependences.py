@@ -203,7 +203,7 @@ class _Section:
         self.partly.update(buffer for buffer in self.accesses if self._is_in_parts(buffer))
 
     def _is_in_parts(self, buffer: int) -> bool:
-        """Whether instructions may touch parts of a buffer only, as units of a core do that make some channels each, and
+        """Whether instructions may touch parts of a buffer only, as units of a core that make some channels each, or
         clusters that send to each other."""
         own, users = self.buffers[buffer], self.accesses[buffer]
         if buffer not in self.written or own.rolling or len(users) > MOST_USERS:
