@@ -30,6 +30,8 @@ from frustum.dialects.isa.sync import AllocOp, RepeatOp
 ENGINES = ("mvdma", "bus")
 """Of copies from SRAM to the cores."""
 MEMORIES: tuple[Memory, ...] = ("nram", "wram")
+FEW = 2
+"""Of so many passes the second saves what the first one waits: all pieces come before what else it copies."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def ways_of(buffer: AllocOp) -> Iterator[Held]:
     counts = [loop.count.value.data for loop in loops]
     moving = {level for copy in copies for each in places_of(copy) for level, step in enumerate(each.loops) if step}
     for level, loop in enumerate(loops):
-        if level in moving or counts[level] == 1 or any(changes(loop, copy.src) for copy in copies):
+        if level in moving or counts[level] <= FEW or any(changes(loop, copy.src) for copy in copies):
             continue
         moved = tuple(each for each in range(level + 1, len(loops)) if each in moving)
         yield Held(buffer, copies, loops, level, moved)

@@ -21,7 +21,13 @@ from frustum.passes.graph.patterns.layers import FindSilu, FuseActivation, FuseP
 from frustum.passes.graph.patterns.moves import MergeMoves, RemoveIdentity
 from frustum.passes.graph.patterns.reshapes import SinkReshape, share_reshapes
 from frustum.passes.graph.patterns.roundings import remove_roundings
-from frustum.passes.graph.patterns.scales import Constants, FoldScaleAfter, FoldScaleBefore, MergeScales
+from frustum.passes.graph.patterns.scales import (
+    Constants,
+    DivideByPowers,
+    FoldScaleAfter,
+    FoldScaleBefore,
+    MergeScales,
+)
 from frustum.passes.graph.patterns.volumes import LayersOnSlices, PadBehindStack
 from frustum.passes.weights import store_of
 
@@ -78,6 +84,9 @@ class Canonicalize(ModulePass):
             dce_enabled=False,  # it would remove other dialects' operations too
         )
         PatternRewriteWalker(patterns, listener=ABSORBING).rewrite_module(op)
+        # what is left of scales, which a layer before takes as an activation
+        rest = GreedyRewritePatternApplier([DivideByPowers(constants), FuseActivation()], dce_enabled=False)
+        PatternRewriteWalker(rest, listener=ABSORBING).rewrite_module(op)
         share_reshapes(op)
         remove_unused(op)
 

@@ -11,6 +11,11 @@ Batch normalisation is such a pair. An addition before a padded convolution stay
 A batch normalisation with a scale behind it (DenseNet: before an activation, so that no convolution takes it) is
 four such layers, and becomes two. Single numbers stay apart: they may be a model's integers, between whose steps it
 rounds. So do constants that cancel, or whose first product may overflow: the model rounds between them (`digits`).
+
+    x / 2^n  ->  affine(x, 2^-n)        (x * a) / 2^n  ->  affine(x, a * 2^-n)
+
+Powers of two change no digit, so that single ones are no exception; a division takes four times the passes of a
+product, and a number in the instruction needs no place.
 """
 
 from __future__ import annotations
@@ -424,6 +429,41 @@ class MergeScales(RewritePattern):
         new = g.BinaryOp(kind, x, value, act=act)
         new.location = op.location
         return new
+
+
+class DivideByPowers(RewritePattern):
+    """Division by a power of two is a product, with that of a number before it if there is one."""
+
+    def __init__(self, constants: Constants) -> None:
+        self.constants = constants
+
+    def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
+        if not isinstance(op, g.BinaryOp) or op.kind is not g.Arithmetic.DIV:
+            return
+        divisor = self._number(op.b)
+        if divisor is None or abs(math.frexp(divisor)[0]) != 0.5 or g.shape_of(op.a) != g.shape_of(op.result):
+            return
+        x, factor, before = op.a, 1 / divisor, op.a.owner
+        if isinstance(before, g.BinaryOp) and before.act is None and x.has_one_use():
+            scaled = scale_and_shift(before, self.constants)
+            if scaled is not None and scaled[1] is not None and scaled[1].size == 1:
+                x, factor = scaled[0], factor * float(scaled[1].item())
+        if g.shape_of(x) != g.shape_of(op.result):
+            return
+        made = [g.UnaryOp(g.ActAttr.of("affine", factor, 0.0), x)]
+        if op.act is not None:
+            made.append(g.UnaryOp(op.act, made[0].result))
+        for each in made:
+            each.location = op.location
+        rewriter.replace(op, made)
+        if x is not op.a:
+            assert isinstance(before, Operation)
+            rewriter.erase(before)
+
+    def _number(self, value: SSAValue) -> float | None:
+        """A constant that is one number."""
+        array = self.constants.array(value)
+        return float(array.item()) if array is not None and array.size == 1 else None
 
 
 def is_kept(constant: Array, op: g.BinaryOp, is_scale: bool = True) -> bool:

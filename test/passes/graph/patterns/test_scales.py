@@ -18,6 +18,7 @@ from frustum.dialects.graph import (
     NetworkOp,
     OutputOp,
     TransposeOp,
+    UnaryOp,
     WeightOp,
     shape_of,
     tensor_of,
@@ -277,6 +278,29 @@ def kept(module, tolerance=0.0):
         after = ReferenceExecutor(store_of(module)).run_graph(module, inputs)["y"]
     np.testing.assert_allclose(after, before, rtol=tolerance, atol=tolerance)
     return before
+
+
+@pytest.mark.parametrize(
+    ("steps", "wanted"),
+    [
+        ([("div", 8.0)], [("affine", 0.125)]),
+        ([("div", -0.25)], [("affine", -4.0)]),
+        ([("div", 6.0)], []),
+        ([("mul", 37.0), ("div", 2.0**22)], [("affine", 37.0 / 2**22)]),
+        ([("mul", 3.0), ("mul", 37.0), ("div", 4.0)], [("affine", 9.25)]),  # on its way out of the first product
+        ([("mul", 37.0), ("div", 3.0)], []),
+    ],
+)
+def test_powers_of_two_change_no_digit(steps, wanted):
+    net = Constant((1, 6, 4, 5))
+    x = net.x
+    for kind, value in steps:
+        x = net.plus(x, value, kind=kind)
+    module = net.module(x)
+    kept(module)
+    made = [op.act.data for op in module.walk() if isinstance(op, UnaryOp | BinaryOp) and op.act is not None]
+    assert [(act.kind, act.alpha) for act in made] == wanted
+    assert sum(isinstance(op, BinaryOp) for op in module.walk()) == len(steps) - (min(2, len(steps)) if wanted else 0)
 
 
 @pytest.mark.parametrize("shape", [(), (6, 1, 1), (1, 6, 1, 1)])
