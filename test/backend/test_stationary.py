@@ -18,10 +18,10 @@ builtin.module attributes {{frustum.dtype = "f32", frustum.layers = ["sum"], fru
   fisa.program @main {{
     %all = fisa.alloc bytes {all_bytes} : !fisa.buffer<sram>
     fisa.repeat 5 {{
-      fisa.repeat 2 {{
+      fisa.repeat 3 {{
         %piece = fisa.alloc bytes {bytes} {copies} : !fisa.buffer<nram>
         %sum = fisa.alloc bytes 32 : !fisa.buffer<nram>
-        fisa.copy mvdma %all <f32, {offset}, [0, 0, 32, 4]{wrap}> -> %piece <f32, {place}, [0, 0, 32, 4]> box <0 : 1 in 1, 0 : 1 in 1, {start} : 1 in 2{limit}, 0 : 8 in 8> : !fisa.buffer<sram> -> !fisa.buffer<nram>
+        fisa.copy mvdma %all <f32, {offset}, [0, 0, 32, 4]{wrap}> -> %piece <f32, {place}, [0, 0, 32, 4]> box <0 : 1 in 1, 0 : 1 in 1, {start} : 1 in 3{limit}, 0 : 8 in 8> : !fisa.buffer<sram> -> !fisa.buffer<nram>
         {more}
         fisa.unary relu %piece <f32, 0, [0, 0, 32, 4]> -> %sum <f32, 0, [0, 0, 32, 4]> box <0 : 1 in 1, 0 : 1 in 1, 0 : 1 in 1, 0 : 8 in 8>
       }}
@@ -30,7 +30,7 @@ builtin.module attributes {{frustum.dtype = "f32", frustum.layers = ["sum"], fru
 }}
 """  # noqa: E501  # instructions are lines
 PLAIN = {
-    "all_bytes": 64, "bytes": 32, "copies": "depth 2", "offset": "32*i1", "wrap": "", "place": "0", "start": "1*i1",
+    "all_bytes": 96, "bytes": 32, "copies": "depth 2", "offset": "32*i1", "wrap": "", "place": "0", "start": "1*i1",
     "limit": "", "more": "",
 }  # fmt: skip
 BACK = (
@@ -70,7 +70,7 @@ def depth_of_copy(**other):
         ({"copies": "rolling 2"}, 2),  # what stays of it is another pass's
         ({"more": BACK}, 2),  # its source changes
         ({"more": IN_PLACE}, 2),  # it changes itself
-        ({"all_bytes": 65536, "bytes": 32768}, 2),  # two pieces are more than the core has beside the sums
+        ({"all_bytes": 98304, "bytes": 32768}, 2),  # three pieces are more than the core has beside the sums
     ],
 )
 def test_where_copies_stand(other, depth):
