@@ -1,16 +1,18 @@
 """`frustum-schedule`: the waits of small programs, and what it refuses."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from processor_time import allowed
-from programs import conv, copy, machine, module_of, unary
+from programs import VIEW, conv, copy, machine, module_of, unary
 from xdsl.context import Context
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
 from frustum.backend.memory.allocation import Allocate
 from frustum.backend.waits.schedule import Schedule
+from frustum.dialects.isa.instruction import attribute_of
 from frustum.dialects.isa.program import Affine
 from frustum.dialects.isa.sync import AllocOp, BarrierOp, ExternalOp, RepeatOp, WaitOp
 from frustum.dialects.target.fit import DoesNotFit
@@ -73,6 +75,26 @@ def test_copies_between_two_buffers_of_other_clusters_keep_their_order():
     first, second = (copy("cdma", a, b, peer=Affine(by, cluster=1)) for by in (1, -1))
     scheduled(machine(2, 2), a, b, first, second)
     assert waits(second) == [("all_clusters", first.signal.value.data, "1")]
+
+
+def test_sends_to_places_of_their_own_do_not_wait_for_each_other():
+    """Each cluster's number decides where it sends to."""
+    a, b = AllocOp("sram", 64), AllocOp("sram", 128)
+    first, second = (copy("cdma", a, b, peer=Affine(by, cluster=1)) for by in (1, -1))
+    second.properties["dst_view"] = attribute_of(replace(VIEW, offset=Affine(64)))
+    scheduled(machine(2, 2), a, b, first, second)
+    assert waits(second) == []
+
+
+@pytest.mark.parametrize("piece", [0, 1])
+def test_a_convolution_waits_for_its_piece_of_the_weights(piece):
+    """Both come in a loop; the first is there a pass before the second."""
+    s, w, x, o = AllocOp("sram", 128), AllocOp("wram", 128), AllocOp("nram", 64), AllocOp("nram", 64)
+    fill, work = copy("bus", s, w), conv(x, w, o)
+    fill.properties["dst_view"] = attribute_of(replace(VIEW, offset=Affine.index(0, 64)))
+    work.properties["weight_view"] = attribute_of(replace(VIEW, offset=Affine(64 * piece)))
+    scheduled(machine(1, 2), s, w, x, o, loop(2, fill), work)
+    assert waits(work) == [("cluster", fill.signal.value.data, str(piece + 1))]
 
 
 def test_a_multicast_waits_for_all_clusters_and_each_for_its_own_counter():
