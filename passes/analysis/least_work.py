@@ -57,7 +57,8 @@ def least_work(network: g.NetworkOp, target: Target, store: WeightStore | None =
     (those come first) and its `macs`, as far as results need them, of elements of so many bytes (`element`); the least
     cycles of all `matrix` or `vector` units together (both: either does it alone, or, `together`, each its own);
     `bytes` of its result, where it is no move; what the bound on bytes asks (`product_chains.py`, `closures.py`,
-    `attention`).  `outputs`: pairs of a name and what gives it."""
+    `attention`); of a recurrence its `chain`: steps, cycles of the products through which each waits for the one
+    before, and rows that may wait each for its own.  `outputs`: pairs of a name and what gives it."""
     block, needed = network.body.block, NeededElements(network)
     number: dict[SSAValue, int] = {value: -1 - k for k, value in enumerate(block.args)}
     layers: list[Facts] = []
@@ -153,14 +154,35 @@ def _steps(op: g.RecurrenceOp, number: dict[SSAValue, int], target: Target, need
     """Of a recurrence as one layer: what its body takes, as often as there are steps; the first may need none of it
     where a state begins as 0.  It takes both units; which weights an element of its results needs is not said."""
     found: Facts = {"matrix": 0, "vector": 0, "macs": 0}
-    steps = op.steps - (None in op.state_starts)
+    steps, chain, rows, dependent = op.steps - (None in op.state_starts), 0, 1, dependent_layers(op)
     for inner in op.body.block.ops:
         own = {} if isinstance(inner, g.WeightOp) or not inner.results else _facts(inner, number, target, needed)
         either = "matrix" if own.get("matrix") else "vector"  # depthwise layers may be done by either unit
+        if inner in dependent and "matrix" in own and "vector" not in own:
+            chain += own["matrix"]
+            rows = max(rows, prod(g.shape_of(inner.results[0])[:-1]) if isinstance(inner, g.MatmulOp) else 2)
         for name in {either, *(("macs",) if "macs" in own else ())}:
             found[name] += own.get(name, 0) * steps
         found["element"] = max(found.get("element", 0), own.get("element", 0))
-    return found | {"mix": ALL, "together": True} if found["macs"] else {"vector": found["vector"], "mix": ALL}
+    if not found["macs"]:
+        return {"vector": found["vector"], "mix": ALL}
+    return found | {"mix": ALL, "together": True} | ({"chain": [steps, chain, rows]} if chain else {})
+
+
+def dependent_layers(op: g.RecurrenceOp) -> set[Operation]:
+    """Layers of a step that need what the step before gives, and give what the next one needs."""
+    layers = [inner for inner in op.body.block.ops if inner.results]
+    behind: set[SSAValue] = set(op.states)
+    for inner in layers:
+        if not behind.isdisjoint(inner.operands):
+            behind.update(inner.results)
+    end = op.body.block.last_op
+    assert isinstance(end, g.StepYieldOp)
+    before: set[SSAValue] = set(end.states)
+    for inner in reversed(layers):
+        if not before.isdisjoint(inner.results):
+            before.update(inner.operands)
+    return {inner for inner in layers if not behind.isdisjoint(inner.results) and not before.isdisjoint(inner.results)}
 
 
 def is_apart(op: Operation) -> bool:

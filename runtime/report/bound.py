@@ -12,6 +12,8 @@ greatest of
 - `no room to load ahead`: as long as a layer is not finished, the weights of layers two products behind it are still
   needed, so that at most as many of them as the memories on chip hold can be there already.  It takes layers to use
   each weight with all positions of their map: one that loads its weights again for parts of the map is not bounded so.
+- `dependent steps`: each step of a recurrence begins when the one before is done.  One core makes the products of a
+  step, or several do, which send each other their parts through SRAM.
 
 Source: docs/report.md, "The bound".
 """
@@ -32,6 +34,7 @@ from frustum.dialects.target import Target
 
 DRAM_PORT, MATRIX, VECTOR = "DRAM port", "matrix passes", "vector unit"
 WEIGHTS_FIRST, NO_ROOM = "weights first", "no room to load ahead"
+STEPS = "dependent steps"
 ROOFLINE = "roofline"
 MOST = 256
 """Sets of weights, or layers, that a term looks at."""
@@ -82,6 +85,8 @@ class Layer(NamedTuple):
     """How many of what it reads are factors of its products with weights; those come first."""
     together: bool = False
     """Whether it takes both units, not either."""
+    chain: tuple[int, float, int] = (0, 0.0, 1)
+    """Of a recurrence its steps, cycles of the products by which each waits for the one before, and rows of these."""
 
 
 class Bound(NamedTuple):
@@ -114,11 +119,20 @@ def bound(
         VECTOR: whole.cycles(cores),
         WEIGHTS_FIRST: _weights_first(layers, weight_bytes, rate, cores),
         NO_ROOM: _no_room(layers, weight_bytes, rate, cores, on_chip_bytes(target)),
+        STEPS: max((_in_steps(layer, target) for layer in layers), default=0.0),
         ROOFLINE: roofline,
     }
     found = {name: ceil(cycles - 1e-6) for name, cycles in terms.items()}
     by = max(found, key=lambda name: found[name])
     return Bound(found[by], by, found)
+
+
+def _in_steps(layer: Layer, target: Target) -> float:
+    """Steps, each of which takes the products of one core, or those of all while the parts of others come; of several
+    rows each core may have its own."""
+    steps, work, rows = layer.chain
+    sent = 2 * target.cluster.sram.latency_cycles if rows == 1 else 0
+    return steps * (min(work, max(work / target.total_cores, sent)) + target.core.nram.latency_cycles * (work > 0))
 
 
 def unit_bound(target: Target, parts: Sequence[tuple[Layer, float]], weight_bytes: Mapping[str, int]) -> int:
@@ -158,7 +172,7 @@ def layers_of(facts: Iterable[Mapping[str, Any]]) -> list[Layer]:
                 Layer(
                     tuple(map(source, fact["reads"])), fact["mix"], tuple(fact.get("weights", ())),
                     fact.get("matrix", 0), fact.get("vector", 0),
-                    fact.get("operands", 0), fact.get("together", False),
+                    fact.get("operands", 0), fact.get("together", False), tuple(fact.get("chain", (0, 0.0, 1))),
                 )
             )  # fmt: skip
         values |= {name: source(number) for name, number in piece["outputs"]}

@@ -17,6 +17,7 @@ from frustum.runtime.report.bound import (
     MATRIX,
     NO_ROOM,
     ROOFLINE,
+    STEPS,
     VECTOR,
     WEIGHTS_FIRST,
     Layer,
@@ -182,3 +183,33 @@ def test_the_share_of_layers_that_read_nram_is_of_those_that_follow_another():
     assert share is not None and 0 <= share <= 1
     assert timed(zoo_model("squeezenet"), "edge", policy="none")["nram_operand_share"] is None
     assert report["sram"]["read_bytes"] > 0 and report["sram"]["write_bytes"] > 0
+
+
+def lstm(rows):
+    """64 steps of 64 numbers for each row of a batch."""
+    shapes = {"w": (1, 256, 64), "r": (1, 256, 64)}
+    weights = [numpy_helper.from_array(np.full(shape, 0.01, np.float32), name) for name, shape in shapes.items()]
+    ends = [("x", (64, rows, 64)), ("y", (64, 1, rows, 64))]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ends]
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=64)
+    graph = helper.make_graph([node], "lstm", values[:1], values[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize(
+    ("target", "rows", "step"),
+    [
+        # a gate is 64 inputs of 2 cycles, for 16 columns at a time: 2,048 cycles of a core, 512 of four
+        ("edge", 1, 512 + 2),
+        # for 64 columns at a time: 512 cycles of a core, 32 of sixteen; or two latencies of 20
+        ("default", 1, 40 + 4),
+        # 8 rows are lines of the same passes, and need nothing of each other
+        ("default", 8, 32 + 4),
+    ],
+)
+def test_steps_of_a_recurrence_wait_for_each_other(target, rows, step):
+    """The first begins with zeros, and needs no product."""
+    cycles = timed(lstm(rows), target)["cycles"]
+    assert cycles["bound_terms"][STEPS] == 63 * step
+    assert cycles["total"] >= cycles["bound"] >= 63 * step
