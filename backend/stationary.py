@@ -215,7 +215,7 @@ class _Program(ProgramModel):
     """What a program's memories have room for."""
 
     def run(self) -> None:
-        buffers = (each for each in self.code.storage if isinstance(each, AllocOp) and each.memory in ("nram", "wram"))
+        buffers = (each for each in self.code.storage if isinstance(each, AllocOp) and each.memory in MEMORIES)
         found = [ways for buffer in buffers if (ways := [*ways_of(buffer)])]
         taken = list[Held]()
         for ways in sorted(found, key=lambda each: -each[0].saved):

@@ -443,22 +443,26 @@ class DivideByPowers(RewritePattern):
         divisor = self._number(op.b)
         if divisor is None or abs(math.frexp(divisor)[0]) != 0.5 or g.shape_of(op.a) != g.shape_of(op.result):
             return
-        x, factor, before = op.a, 1 / divisor, op.a.owner
-        if isinstance(before, g.BinaryOp) and before.act is None and x.has_one_use():
-            scaled = scale_and_shift(before, self.constants)
-            if scaled is not None and scaled[1] is not None and scaled[1].size == 1:
-                x, factor = scaled[0], factor * float(scaled[1].item())
-        if g.shape_of(x) != g.shape_of(op.result):
-            return
-        made = [g.UnaryOp(g.ActAttr.of("affine", factor, 0.0), x)]
+        (x, number), maker = self._scaled(op.a), op.a.owner
+        made = [g.UnaryOp(g.ActAttr.of("affine", number / divisor, 0.0), x)]
         if op.act is not None:
             made.append(g.UnaryOp(op.act, made[0].result))
         for each in made:
             each.location = op.location
         rewriter.replace(op, made)
-        if x is not op.a:
-            assert isinstance(before, Operation)
-            rewriter.erase(before)
+        if isinstance(maker, Operation) and x in maker.operands:
+            rewriter.erase(maker)
+
+    def _scaled(self, value: SSAValue) -> tuple[SSAValue, float]:
+        """A value and a number whose product it is: itself and 1, or what its maker multiplies for it alone."""
+        maker = value.owner
+        if not isinstance(maker, g.BinaryOp) or maker.kind is not g.Arithmetic.MUL or maker.act is not None:
+            return value, 1.0
+        for x, by in ((maker.a, maker.b), (maker.b, maker.a)) if value.has_one_use() else ():
+            number = self._number(by)
+            if number is not None and g.shape_of(x) == g.shape_of(value):
+                return x, number
+        return value, 1.0
 
     def _number(self, value: SSAValue) -> float | None:
         """A constant that is one number."""
