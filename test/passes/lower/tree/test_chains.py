@@ -104,13 +104,14 @@ def test_values_and_bytes(build, cores):
 
 
 def test_chains_take_fewer_cycles(monkeypatch):
-    """Of attention whose keys come in pieces: products and powers are made at the same time."""
+    """Of attention whose keys come in pieces: products and powers are made at the same time.  By themselves layers keep
+    keys and values in the cores, too."""
     found, cycles = in_one_compute(many_keys), list[int]()
     for longest in (1, chains.LONGEST):
         monkeypatch.setattr(chains, "LONGEST", longest)
         executable = lowered_plans.executable_of(found.module, found.plan, lowered_plans.machine())
         cycles.append(Machine(executable).run(found.inputs, "timing").timeline.total_cycles)
-    assert cycles[1] < 0.9 * cycles[0]
+    assert cycles[1] < 0.95 * cycles[0]
 
 
 @pytest.mark.parametrize("build", [few_keys, hidden_rows], ids=lambda build: build.__name__)
