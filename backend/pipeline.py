@@ -258,7 +258,7 @@ def default_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
             HandInputs(choices.optimise), ChooseLayout(),
         ),
         "placed": (LowerUnits(), *order_passes(choices)),
-        "fixed": (*((WeightsAhead(), FillsAhead()) if choices.ahead else ()), *fixing_passes()),
+        "fixed": (*((WeightsAhead(), FillsAhead()) if choices.ahead else ()), Allocate(), HoistLoads(), Schedule()),
     }[stop]
 
 
@@ -272,13 +272,8 @@ def tree_passes(stop: str, choices: Choices) -> Sequence[ModulePass]:
             )
             if choices.plan is None else ApplyPlan(str(choices.plan)),
         ),
-        "fixed": fixing_passes(),
+        "fixed": (HoldStationary(), Allocate(), HoistLoads(), Schedule()),
     }.get(stop, ())  # fmt: skip
-
-
-def fixing_passes() -> tuple[ModulePass, ...]:
-    """From symbolic buffers to addresses and waits."""
-    return HoldStationary(), Allocate(), HoistLoads(), Schedule()
 
 
 def borders_to_fuse(choices: Choices) -> Literal["overlap", "exchange", "sent", "auto"]:

@@ -53,7 +53,7 @@ class HoldStationary(ModulePass):
 
 
 @dataclass(frozen=True)
-class Held:
+class StationaryPieces:
     """All pieces of a buffer, in front of a loop.
 
     `loops`: those around the buffer, outermost first; `level`: of these the one that is left; `moved`: inside of it,
@@ -152,7 +152,7 @@ def turned_view(view: View, turned: Callable[[Affine], Affine]) -> View:
     return replace(view, offset=turned(view.offset), wrap=wrap)
 
 
-def ways_of(buffer: AllocOp) -> Iterator[Held]:
+def ways_of(buffer: AllocOp) -> Iterator[StationaryPieces]:
     """In front of which loops all pieces of a buffer may lie, the outermost first."""
     copies, loops = copies_into(buffer), loops_around(buffer)
     if not copies or not loops or buffer.rolling is not None:
@@ -163,7 +163,7 @@ def ways_of(buffer: AllocOp) -> Iterator[Held]:
         if level in moving or counts[level] <= FEW or any(changes(loop, copy.src) for copy in copies):
             continue
         moved = tuple(each for each in range(level + 1, len(loops)) if each in moving)
-        yield Held(buffer, copies, loops, level, moved)
+        yield StationaryPieces(buffer, copies, loops, level, moved)
 
 
 def copies_into(buffer: AllocOp) -> tuple[CopyOp, ...]:
@@ -217,7 +217,7 @@ class _Program(ProgramModel):
     def run(self) -> None:
         buffers = (each for each in self.code.storage if isinstance(each, AllocOp) and each.memory in MEMORIES)
         found = [ways for buffer in buffers if (ways := [*ways_of(buffer)])]
-        taken = list[Held]()
+        taken = list[StationaryPieces]()
         for ways in sorted(found, key=lambda each: -each[0].saved):
             way = next((each for each in ways if self.more_bytes(each) <= self.free_beside(each)), None)
             if way is not None:
@@ -238,21 +238,21 @@ class _Program(ProgramModel):
                 found[memory][min(units) : max(units) + 1] -= self.bytes_of(number)
         return found
 
-    def unit_of(self, way: Held) -> int:
+    def unit_of(self, way: StationaryPieces) -> int:
         return self.units[self.child_of(way.buffer)]
 
-    def free_beside(self, way: Held) -> int:
+    def free_beside(self, way: StationaryPieces) -> int:
         """Bytes that are free in the unit of a loop."""
         return int(self.free[way.buffer.memory][self.unit_of(way)])
 
-    def more_bytes(self, way: Held) -> int:
+    def more_bytes(self, way: StationaryPieces) -> int:
         """What all pieces take more than the buffer that they replace."""
         return way.bytes * way.copies_ahead - self.bytes_of(self.code.numbers[way.buffer.buffer])
 
     def bytes_of(self, number: int) -> int:
         return aligned(self.code.buffers[number].total_bytes)
 
-    def has_room(self, found: Sequence[Held], memory: Memory) -> bool:
+    def has_room(self, found: Sequence[StationaryPieces], memory: Memory) -> bool:
         """Whether a memory has places for these beside all other buffers."""
         own = [each for each in found if each.buffer.memory == memory]
         gone = {self.code.numbers[each.buffer.buffer] for each in own}

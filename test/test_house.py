@@ -21,9 +21,10 @@ LIMITS = {
     # had a folder, weights were compressed for trees, and layers followed each other in the cores; 82,700 and 596
     # before default runs took the better of both planners; 82,900 and 597 before recurrences and transposed
     # convolutions were trees by default, and attention of trees was right in all digits; 83,300 and 598 before each
-    # layer's own axes were dealt to clusters; 84,000 before chains were any layers that one needs
-    "lines of code": 84_600,
-    "files": 606,
+    # layer's own axes were dealt to clusters; 84,000 before chains were any layers that one needs; 84,600 and 606
+    # before operands stayed in the cores over the passes of a loop, and steps of a recurrence were bounded
+    "lines of code": 84_800,
+    "files": 607,
     "longest file": 480,
     "longest class": 295,
     "longest function": 75,

@@ -320,11 +320,8 @@ class _Section:
 
     def _is_send(self, buffer: int, i: Instruction) -> bool:
         """Whether this is a send through a buffer that is no loop's."""
-        return (
-            self.buffers[buffer].level == 0
-            and i.engine == "cdma"
-            and {a.buffer for a in i.accesses} == {buffer}
-        )
+        is_in_no_loop = self.buffers[buffer].level == 0
+        return is_in_no_loop and i.engine == "cdma" and {a.buffer for a in i.accesses} == {buffer}
 
     def _is_new(self, y: int, x: tuple[int, Access]) -> bool:
         """Whether y writes positions of a buffer that x, a reader or a send, has not used in the same copy (case 9)."""

@@ -162,9 +162,6 @@ def _spans_of(op: Instruction, name: str) -> tuple[Span, ...] | None:
         return None if op.expand is not None and name == "src" else box.spans
     if isinstance(op, UnaryOp | BinaryOp) or name in ("out", "acc", "residual"):
         return box.spans
-    if name == "weight" and isinstance(op, ConvOp):
-        kernel = (Span(ZERO, size, size) for size in op.kernel.get_values())
-        return box.spans[1], op.channels.data, *kernel
     if name != "in_":
         return None
     n, c, *_ = box.spans

@@ -86,17 +86,6 @@ def test_sends_to_places_of_their_own_do_not_wait_for_each_other():
     assert waits(second) == []
 
 
-@pytest.mark.parametrize("piece", [0, 1])
-def test_a_convolution_waits_for_its_piece_of_the_weights(piece):
-    """Both come in a loop; the first is there a pass before the second."""
-    s, w, x, o = AllocOp("sram", 128), AllocOp("wram", 128), AllocOp("nram", 64), AllocOp("nram", 64)
-    fill, work = copy("bus", s, w), conv(x, w, o)
-    fill.properties["dst_view"] = attribute_of(replace(VIEW, offset=Affine.index(0, 64)))
-    work.properties["weight_view"] = attribute_of(replace(VIEW, offset=Affine(64 * piece)))
-    scheduled(machine(1, 2), s, w, x, o, loop(2, fill), work)
-    assert waits(work) == [("cluster", fill.signal.value.data, str(piece + 1))]
-
-
 def test_a_multicast_waits_for_all_clusters_and_each_for_its_own_counter():
     x, s, a = external(), AllocOp("sram", 64, 2), AllocOp("nram", 64)
     load, move = copy("gdma", x, s, multicast=True), copy("mvdma", s, a)
