@@ -11,7 +11,7 @@ from math import prod
 from typing import TypeVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation
+from xdsl.ir import Operation, SSAValue
 
 from frustum.backend.memory.cost_model import CostModel
 from frustum.backend.memory.interference import Life, interference, life_of
@@ -19,9 +19,9 @@ from frustum.backend.memory.packing import pack, usable
 from frustum.backend.waits.loop_tree import Path, Step
 from frustum.backend.waits.read_code import Code, read_code, unit_of
 from frustum.dialects.extents import Int, aligned
-from frustum.dialects.isa.instruction import attribute_of
+from frustum.dialects.isa.instruction import Instruction, attribute_of
 from frustum.dialects.isa.operations import ConvOp, DepthwiseOp
-from frustum.dialects.isa.program import Affine, Memory
+from frustum.dialects.isa.program import Affine, Memory, View
 from frustum.dialects.isa.sync import AllocOp, ProgramOp
 from frustum.dialects.target import Target
 from frustum.passes.lower import weight_slots as ws
@@ -54,10 +54,20 @@ class Pieces:
         self.bytes: Int = self.piece_bytes * prod(self.counts)
 
 
-def read_at(user: ConvOp | DepthwiseOp, offset: Affine) -> None:
-    """Let a convolution read its weights so many bytes further on."""
-    own = user.weight_view.data
-    user.properties["weight_view"] = attribute_of(replace(own, offset=own.offset + offset))
+def read_at(user: Instruction, buffer: SSAValue, offset: Affine) -> None:
+    """Let an instruction read a buffer so many bytes further on."""
+    for operand, name in user.VIEWS:
+        if getattr(user, operand) is buffer:
+            own: View = getattr(user, name).data
+            user.properties[name] = attribute_of(replace(own, offset=own.offset + offset))
+
+
+def number_of_piece(levels: Sequence[int], counts: Sequence[int]) -> Affine:
+    """The number of a piece in loops at these levels, of so many passes each, outermost first."""
+    total, step = Affine(), 1
+    for level, count in zip(reversed(levels), reversed(counts), strict=True):
+        total, step = total + Affine.index(level, step), step * count
+    return total
 
 
 Found = TypeVar("Found", bound=Pieces)

@@ -97,7 +97,7 @@ class HeldWhole(Pieces):
             op.detach()
         block.insert_ops_before([self.flow.held, self.flow.load, place], first)
         for user in self.users:
-            read_at(user, Affine.index(CHILD, self.piece_bytes if self.count > 1 else 0))
+            read_at(user, self.buffer.buffer, Affine.index(CHILD, self.piece_bytes if self.count > 1 else 0))
         self.buffer.buffer.replace_all_uses_with(place.buffer)
         self.buffer.detach()
         self.buffer.erase()

@@ -19,13 +19,14 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 from xdsl.passes import ModulePass
 
-from frustum.backend.early_weights import ProgramModel, programs_of
+from frustum.backend.early_weights import ProgramModel, number_of_piece, programs_of, read_at
 from frustum.backend.waits.read_code import WRITTEN, target_of
 from frustum.dialects.extents import aligned
 from frustum.dialects.isa.instruction import Instruction, attribute_of, integer
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine, Box, Memory, View
 from frustum.dialects.isa.sync import AllocOp, RepeatOp
+from frustum.passes.lower.executions import enclosing_loops
 
 ENGINES = ("mvdma", "bus")
 """Of copies from SRAM to the cores."""
@@ -62,7 +63,7 @@ class StationaryPieces:
 
     buffer: AllocOp
     copies: tuple[CopyOp, ...]
-    loops: tuple[RepeatOp, ...]
+    loops: Sequence[RepeatOp]
     level: int
     moved: tuple[int, ...]
 
@@ -94,10 +95,7 @@ class StationaryPieces:
 
     def place(self, levels: Sequence[int]) -> Affine:
         """Where a piece lies, by the indices of loops at these levels."""
-        found, step = Affine(), self.piece_bytes
-        for level, count in zip(reversed(levels), reversed(self.counts), strict=True):
-            found, step = found + Affine.index(level, step), step * count
-        return found
+        return number_of_piece(levels, self.counts) * self.piece_bytes
 
     def move(self) -> None:
         """Puts the copies in front of the loop."""
@@ -106,7 +104,7 @@ class StationaryPieces:
         for use in tuple(buffer.uses):
             if use.operation not in self.copies:
                 assert isinstance(use.operation, Instruction)
-                self.read_at(use.operation)
+                read_at(use.operation, buffer, self.place(self.moved))
         inner = tuple(range(self.level, self.level + len(self.moved)))
         for copy in self.copies:
             copy.detach()
@@ -122,14 +120,6 @@ class StationaryPieces:
         buffer.replace_all_uses_with(alloc.buffer)
         self.buffer.detach()
         self.buffer.erase()
-
-    def read_at(self, user: Instruction) -> None:
-        """Lets a reader find the piece at its place."""
-        for operand, name in user.VIEWS:
-            if getattr(user, operand) is self.buffer.buffer:
-                view: View = getattr(user, name).data
-                moved = replace(view, offset=view.offset + self.place(self.moved))
-                user.properties[name] = attribute_of(moved)
 
     def carry(self, copy: CopyOp, inner: Sequence[int]) -> None:
         """Lets a copy bring a piece to its place, in loops at these levels."""
@@ -154,7 +144,7 @@ def turned_view(view: View, turned: Callable[[Affine], Affine]) -> View:
 
 def ways_of(buffer: AllocOp) -> Iterator[StationaryPieces]:
     """In front of which loops all pieces of a buffer may lie, the outermost first."""
-    copies, loops = copies_into(buffer), loops_around(buffer)
+    copies, loops = copies_into(buffer), enclosing_loops(buffer)
     if not copies or not loops or buffer.rolling is not None:
         return
     counts = [loop.count.value.data for loop in loops]
@@ -167,7 +157,8 @@ def ways_of(buffer: AllocOp) -> Iterator[StationaryPieces]:
 
 
 def copies_into(buffer: AllocOp) -> tuple[CopyOp, ...]:
-    """The copies from SRAM that fill a buffer, where nothing else writes it and they stand beside it; else none."""
+    """The copies from SRAM that fill a buffer.  Empty if another instruction writes it, or if a copy is in another
+    block than the allocation."""
     found = list[CopyOp]()
     for user in (use.operation for use in buffer.buffer.uses if is_written_by(buffer.buffer, use.operation)):
         if not isinstance(user, CopyOp) or user.engine.data not in ENGINES or user.parent is not buffer.parent:
@@ -200,15 +191,6 @@ def is_written_by(buffer: SSAValue, user: Operation) -> bool:
     if not isinstance(user, Instruction):
         return True
     return any(getattr(user, name) is buffer for name, _ in user.VIEWS if name in WRITTEN)
-
-
-def loops_around(op: Operation) -> tuple[RepeatOp, ...]:
-    """Outermost first."""
-    found, around = list[RepeatOp](), op.parent_op()
-    while isinstance(around, RepeatOp):
-        found.append(around)
-        around = around.parent_op()
-    return (*reversed(found),)
 
 
 class _Program(ProgramModel):

@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.ir import Block, Operation, Region
 from xdsl.passes import ModulePass
 
-from frustum.backend.early_weights import Pieces, ProgramModel, Refused, programs_of, read_at
+from frustum.backend.early_weights import Pieces, ProgramModel, Refused, number_of_piece, programs_of, read_at
 from frustum.backend.waits.read_code import target_of
 from frustum.dialects.extents import Int, aligned, ceil_div
 from frustum.dialects.isa.instruction import attribute_of, emit
@@ -116,10 +116,7 @@ class Share(Pieces):
     @cached_property
     def number(self) -> Affine:
         """The number of a piece, in the loops around the fill."""
-        total, step = Affine(), 1
-        for level in reversed(range(len(self.counts))):
-            total, step = total + Affine.index(level, step), step * self.counts[level]
-        return total
+        return number_of_piece(range(len(self.counts)), self.counts)
 
     def loop(self, turns: int, at_a_time: int) -> list[Operation]:
         """A buffer for all pieces, and the loop that fills it: in each turn `at_a_time` cores of the chip, in their
@@ -146,7 +143,7 @@ class Share(Pieces):
     def _read_from(self, alloc: AllocOp) -> None:
         """Let what uses the pieces find them in a buffer."""
         for user in self.users:
-            read_at(user, self.number * self.piece_bytes)
+            read_at(user, self.buffer.buffer, self.number * self.piece_bytes)
         self.buffer.buffer.replace_all_uses_with(alloc.buffer)
         for op in self.replaced:
             op.detach()
@@ -188,7 +185,7 @@ class FirstPieces(Share):
         (user,) = self.users
         early, (count,) = user.clone(), self.counts
         early.operands = [alloc.buffer if each is self.buffer.buffer else each for each in user.operands]
-        read_at(early, self.number * self.piece_bytes)
+        read_at(early, alloc.buffer, self.number * self.piece_bytes)
         block = user.parent_block()
         assert block is not None
         lines = user.prev_op  # are for one convolution

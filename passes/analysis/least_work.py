@@ -58,7 +58,8 @@ def least_work(network: g.NetworkOp, target: Target, store: WeightStore | None =
     cycles of all `matrix` or `vector` units together (both: either does it alone, or, `together`, each its own);
     `bytes` of its result, where it is no move; what the bound on bytes asks (`product_chains.py`, `closures.py`,
     `attention`); of a recurrence its `chain`: steps, cycles of the products through which each waits for the one
-    before, and rows that may wait each for its own.  `outputs`: pairs of a name and what gives it."""
+    before, and whether these have groups or rows that need nothing of each other.  `outputs`: pairs of a name and what
+    gives it."""
     block, needed = network.body.block, NeededElements(network)
     number: dict[SSAValue, int] = {value: -1 - k for k, value in enumerate(block.args)}
     layers: list[Facts] = []
@@ -154,19 +155,20 @@ def _steps(op: g.RecurrenceOp, number: dict[SSAValue, int], target: Target, need
     """Of a recurrence as one layer: what its body takes, as often as there are steps; the first may need none of it
     where a state begins as 0.  It takes both units; which weights an element of its results needs is not said."""
     found: Facts = {"matrix": 0, "vector": 0, "macs": 0}
-    steps, chain, rows, dependent = op.steps - (None in op.state_starts), 0, 1, dependent_layers(op)
+    steps, chain, are_apart, dependent = op.steps - (None in op.state_starts), 0, False, dependent_layers(op)
     for inner in op.body.block.ops:
         own = {} if isinstance(inner, g.WeightOp) or not inner.results else _facts(inner, number, target, needed)
         either = "matrix" if own.get("matrix") else "vector"  # depthwise layers may be done by either unit
         if inner in dependent and "matrix" in own and "vector" not in own:
             chain += own["matrix"]
-            rows = max(rows, prod(g.shape_of(inner.results[0])[:-1]) if isinstance(inner, g.MatmulOp) else 2)
+            images, _, height, width = layer_of(inner).out_dims
+            are_apart |= own["mix"] != ALL or images * height * width > 1
         for name in {either, *(("macs",) if "macs" in own else ())}:
             found[name] += own.get(name, 0) * steps
         found["element"] = max(found.get("element", 0), own.get("element", 0))
     if not found["macs"]:
         return {"vector": found["vector"], "mix": ALL}
-    return found | {"mix": ALL, "together": True} | ({"chain": [steps, chain, rows]} if chain else {})
+    return found | {"mix": ALL, "together": True} | ({"chain": [steps, chain, are_apart]} if chain else {})
 
 
 def dependent_layers(op: g.RecurrenceOp) -> set[Operation]:
@@ -176,9 +178,7 @@ def dependent_layers(op: g.RecurrenceOp) -> set[Operation]:
     for inner in layers:
         if not behind.isdisjoint(inner.operands):
             behind.update(inner.results)
-    end = op.body.block.last_op
-    assert isinstance(end, g.StepYieldOp)
-    before: set[SSAValue] = set(end.states)
+    before: set[SSAValue] = set(op.end.states)
     for inner in reversed(layers):
         if not before.isdisjoint(inner.results):
             before.update(inner.operands)

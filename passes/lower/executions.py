@@ -83,15 +83,20 @@ def _names(span: Span) -> Ints:
     return names
 
 
-def enclosing_counts(op: Operation) -> list[int]:
-    """Passes of the loops around an operation, outermost first."""
-    counts: list[int] = []
+def enclosing_loops(op: Operation) -> list[RepeatOp]:
+    """The loops around an operation, outermost first."""
+    loops: list[RepeatOp] = []
     parent = op.parent_op()
     while parent is not None:
         if isinstance(parent, RepeatOp):
-            counts.insert(0, parent.count.value.data)
+            loops.append(parent)
         parent = parent.parent_op()
-    return counts
+    return loops[::-1]
+
+
+def enclosing_counts(op: Operation) -> list[int]:
+    """Their passes, outermost first."""
+    return [loop.count.value.data for loop in enclosing_loops(op)]
 
 
 def coefficients(function: Affine) -> list[int]:

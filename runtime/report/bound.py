@@ -85,8 +85,9 @@ class Layer(NamedTuple):
     """How many of what it reads are factors of its products with weights; those come first."""
     together: bool = False
     """Whether it takes both units, not either."""
-    chain: tuple[int, float, int] = (0, 0.0, 1)
-    """Of a recurrence its steps, cycles of the products by which each waits for the one before, and rows of these."""
+    chain: tuple[int, float, bool] = (0, 0.0, False)
+    """Of a recurrence its steps, cycles of the products by which each waits for the one before, and whether these
+    have rows or groups that need nothing of each other."""
 
 
 class Bound(NamedTuple):
@@ -129,9 +130,9 @@ def bound(
 
 def _in_steps(layer: Layer, target: Target) -> float:
     """Steps, each of which takes the products of one core, or those of all while the parts of others come; of several
-    rows each core may have its own."""
-    steps, work, rows = layer.chain
-    sent = 2 * target.cluster.sram.latency_cycles if rows == 1 else 0
+    rows or groups each core may have its own."""
+    steps, work, are_apart = layer.chain
+    sent = 0 if are_apart else 2 * target.cluster.sram.latency_cycles
     return steps * (min(work, max(work / target.total_cores, sent)) + target.core.nram.latency_cycles * (work > 0))
 
 
@@ -172,7 +173,7 @@ def layers_of(facts: Iterable[Mapping[str, Any]]) -> list[Layer]:
                 Layer(
                     tuple(map(source, fact["reads"])), fact["mix"], tuple(fact.get("weights", ())),
                     fact.get("matrix", 0), fact.get("vector", 0),
-                    fact.get("operands", 0), fact.get("together", False), tuple(fact.get("chain", (0, 0.0, 1))),
+                    fact.get("operands", 0), fact.get("together", False), tuple(fact.get("chain", (0, 0.0, False))),
                 )
             )  # fmt: skip
         values |= {name: source(number) for name, number in piece["outputs"]}

@@ -67,7 +67,7 @@ def test_a_buffer_of_another_loop_is_refused(model):
 def test_a_convolution_reads_its_weights_further_on(model):
     first, *_ = model.pieces_of(Pieces)
     user, before = first.users[0], first.users[0].weight_view.data
-    read_at(user, Affine(48))
+    read_at(user, user.weight, Affine(48))
     assert user.weight_view.data.offset == before.offset + 48
     assert user.weight_view.data.strides == before.strides
 

@@ -187,17 +187,16 @@ class OverClusters(LoopSpans):
 
 
 def send_parts(code: Code, place: Place, box: Mapping[Axis, Span], others: Axis, to: Place) -> None:
-    """Each cluster sends a box to all others; from each one it comes to a position of its own along an axis.  In no
-    loop: none of these sends has to wait for another one, which is known of single ones."""
+    """Each cluster sends a box to all others; from each one it comes to a position of its own along an axis.  They
+    are in no loop, so that none waits for another: the scheduler does not look at regions inside of a shared loop."""
     at = _positions(box)
-    for number in range(code.clusters - 1):
-        for by, slot in ((number + 1, number), (-number - 1, code.clusters - 2 - number)):
-            peer = Affine(by, cluster=1)
-            ends = peer * -1 + (code.clusters - 1) if by > 0 else peer
-            region = replace(Region.of(list(box.values())), conditions=(ends,))
-            for k in range(place.planes):
-                target = to.plane(k).end({**at, (others,): Linear({}, Affine(slot))})
-                move(code, "cdma", place.element, region, place.plane(k).end(at), replace(target, peer=peer))
+    for by in (by for distance in range(1, code.clusters) for by in (distance, -distance)):
+        peer, slot = Affine(by, cluster=1), (by - 1) % code.clusters
+        ends = peer * -1 + (code.clusters - 1) if by > 0 else peer
+        region = replace(Region.of(list(box.values())), conditions=(ends,))
+        for k in range(place.planes):
+            target = to.plane(k).end({**at, (others,): Linear({}, Affine(slot))})
+            move(code, "cdma", place.element, region, place.plane(k).end(at), replace(target, peer=peer))
 
 
 def _positions(box: Mapping[Axis, Span]) -> dict[Run, Linear]:

@@ -369,17 +369,15 @@ class ChainAccount:
             self.code.cores if is_own else 1
         )
         speed = cluster.core.mvdma.bytes_per_cycle if is_own else cluster.bus.bytes_per_cycle
-        cycles, latency = max(size / speed, port), cluster.sram.latency_cycles
-        if moves and several:
-            cycles += latency
-        else:  # one after the other, so that they wait together
-            self.wait = latency
+        is_streamed, latency = moves and several, cluster.sram.latency_cycles
+        cycles = max(size / speed, port) + latency * is_streamed
         if self.chain.summed is not None and not any(step_at(spans[axis], self.level) for axis in want.axes):
             cycles /= self.inner
-        if moves and several:
+        if is_streamed:
             self.engines["mvdma" if is_own else "bus"] += cycles
-        else:
+        else:  # these come one after the other, and share one latency
             self.once += cycles
+            self.wait = latency
 
 
 def is_moved(want: Want, spans: Spans, whole: Spans) -> bool:
