@@ -25,8 +25,7 @@ from frustum.dialects.extents import aligned
 from frustum.dialects.isa.instruction import Instruction, attribute_of, integer
 from frustum.dialects.isa.operations import CopyOp
 from frustum.dialects.isa.program import Affine, Box, Memory, View
-from frustum.dialects.isa.sync import AllocOp, RepeatOp
-from frustum.passes.lower.executions import enclosing_loops
+from frustum.dialects.isa.sync import AllocOp, RepeatOp, enclosing_loops
 
 ENGINES = ("mvdma", "bus")
 """Of copies from SRAM to the cores."""

@@ -81,6 +81,17 @@ class RepeatOp(IRDLOperation):
             raise VerifyException(f"'{self.name}': stage is not negative, found {self.stage.value.data}")
 
 
+def enclosing_loops(op: Operation) -> list[RepeatOp]:
+    """The loops around an operation, outermost first."""
+    loops: list[RepeatOp] = []
+    parent = op.parent_op()
+    while parent is not None:
+        if isinstance(parent, RepeatOp):
+            loops.append(parent)
+        parent = parent.parent_op()
+    return loops[::-1]
+
+
 @irdl_op_definition
 class ExternalOp(IRDLOperation):
     """A buffer in DRAM that the host knows: weights, inputs, outputs, values between executables.

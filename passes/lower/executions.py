@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from xdsl.ir import Operation
 
 from frustum.dialects.isa.program import MAX_LOOPS, Affine, Span
-from frustum.dialects.isa.sync import RepeatOp
+from frustum.dialects.isa.sync import enclosing_loops
 
 Ints = NDArray[np.int64]
 
@@ -83,19 +83,8 @@ def _names(span: Span) -> Ints:
     return names
 
 
-def enclosing_loops(op: Operation) -> list[RepeatOp]:
-    """The loops around an operation, outermost first."""
-    loops: list[RepeatOp] = []
-    parent = op.parent_op()
-    while parent is not None:
-        if isinstance(parent, RepeatOp):
-            loops.append(parent)
-        parent = parent.parent_op()
-    return loops[::-1]
-
-
 def enclosing_counts(op: Operation) -> list[int]:
-    """Their passes, outermost first."""
+    """Passes of the loops around an operation, outermost first."""
     return [loop.count.value.data for loop in enclosing_loops(op)]
 
 
