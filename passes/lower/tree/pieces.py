@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy as np
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Span
-from frustum.dialects.target import Target
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.piece_costs import Extents, PieceCosts
@@ -26,6 +24,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.kernels.shared import SharedKernel
 from frustum.passes.lower.tree.nest import Pieces
+from frustum.passes.lower.tree.signatures import Known, keep
 
 STEP = 2
 """Candidates for a piece's extent are this apart, from all positions down. 2026-11-28."""
@@ -33,20 +32,9 @@ CUT = 3
 """Along so many axes, the longest, all candidates are looked at; along others all positions or one. 2026-11-28."""
 NEAR = 4
 """So many of the best candidates are looked at exactly. 2026-11-28."""
-MOST_KNOWN = 100_000
-"""So many choices of a machine are kept. 2026-11-29."""
-Known: TypeAlias = dict[tuple[Any, ...], tuple[tuple[int, ...], int, tuple[int, ...], float] | None]
-"""Choices that were made before: extents, the dealt axis, the order of loops, by numbers of axes; cycles."""
-
 
 Way: TypeAlias = tuple[float, Extents, Axis | None, tuple[Axis, ...]]
 """Cycles, positions of a piece along each axis, the axis that cores share, and loops over pieces."""
-
-
-@lru_cache(maxsize=4)
-def known_pieces(target: Target) -> Known:
-    """The choices that were made for a machine: parts of several plans are alike."""
-    return {}
 
 
 @dataclass(frozen=True)
@@ -81,11 +69,9 @@ class PieceChoice(PieceCosts):
             return Candidate(self.kernel, Pieces({}, None, ()), 0.0)
         key = self.signature()
         if key not in self.known:
-            if len(self.known) >= MOST_KNOWN:
-                self.known.clear()
             ways = (way for self.cut_sums in (1, 2) for way in [[*self.candidates()]] if way)
             found = min(next(ways, []), key=lambda each: each.cycles, default=None)
-            self.known[key] = None if found is None else self.numbered(found)
+            keep(self.known, key, None if found is None else self.numbered(found))
         known = self.known[key]
         if known is None:
             return None

@@ -38,8 +38,8 @@ from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.externals import DramTensors
 from frustum.passes.lower.tree.loop_spans import Made, PlanLoop, Roll
 from frustum.passes.lower.tree.over_clusters import Dealt
-from frustum.passes.lower.tree.pieces import Known, known_pieces
 from frustum.passes.lower.tree.places import Place
+from frustum.passes.lower.tree.signatures import Known, known_choices
 from frustum.passes.lower.tree.spans import (
     NotLowered,
     common,
@@ -162,7 +162,7 @@ class PlanWalk(ClusterLoops):
         self.stored: dict[Tensor, list[Stored]] = defaultdict(list)
         self.below: set[Tensor] = set()
         self.periods: dict[int, int] = {}
-        self.known: Known = known_pieces(code.target)
+        self.known: Known = known_choices(code.target, "pieces")
         self.at_once: set[Tensor] = set()
         self.known_steps: dict[Layer, Mapping[Axis, int]] = {}
 

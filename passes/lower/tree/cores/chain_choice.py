@@ -31,6 +31,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.pieces import halves
+from frustum.passes.lower.tree.signatures import Signature
 from frustum.passes.lower.tree.spans import FAR as UNBOUNDED
 from frustum.passes.lower.tree.spans import Spans, span_of, step_at, through
 
@@ -102,6 +103,28 @@ class CoreChain:
         made, stages = self.kernels[number].layer.result, self.stages
         readers = [k for k, kernel in enumerate(self.kernels) if k > number and wants_of(kernel, made)]
         return 1 + max([int(leaves), *(stages[k] - stages[number] for k in readers)])
+
+
+def numbered(chain: CoreChain, ways: Sequence[Sequence[Kernel]], sign: Signature) -> tuple[Any, ...]:
+    """A chain with numbers in place of its kernels, each among those of its layer, and axes."""
+    kernels = tuple(
+        next(k for k, each in enumerate(way) if each is kernel)
+        for way, kernel in zip(ways, chain.kernels, strict=True)
+    )
+    extents = tuple((sign.number(axis), extent) for axis, extent in chain.extents.items())
+    dealt, summed = (None if axis is None else sign.number(axis) for axis in (chain.dealt, chain.summed))
+    return kernels, extents, dealt, tuple(map(sign.number, chain.order)), chain.counts, chain.cycles, summed
+
+
+def chain_of(known: tuple[Any, ...], ways: Sequence[Sequence[Kernel]], sign: Signature) -> CoreChain:
+    """The chain of these layers that is `numbered` so."""
+    numbers, extents, dealt, order, counts, cycles, summed = known
+    axes: Sequence[Axis] = sign.things
+    return CoreChain(
+        tuple(way[k] for way, k in zip(ways, numbers, strict=True)), {axes[k]: extent for k, extent in extents},
+        None if dealt is None else axes[dealt], tuple(axes[k] for k in order), counts, cycles,
+        None if summed is None else axes[summed],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

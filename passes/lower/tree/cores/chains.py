@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from xdsl.ir import Block
 
@@ -19,7 +20,13 @@ from frustum.dialects.axes.network import Combine, Layer
 from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import Affine, Span
 from frustum.dialects.plan.core_chains import LONGEST
-from frustum.passes.lower.tree.cores.chain_choice import ChainChoice, ChainPiece, CoreChain
+from frustum.passes.lower.tree.cores.chain_choice import (
+    ChainChoice,
+    ChainPiece,
+    CoreChain,
+    chain_of,
+    numbered,
+)
 from frustum.passes.lower.tree.cores.chain_writer import ChainWriter
 from frustum.passes.lower.tree.cores.links import reads_in_core
 from frustum.passes.lower.tree.kernels.kernel import Kernel
@@ -29,6 +36,7 @@ from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import PartWriter, Pieces
 from frustum.passes.lower.tree.over_clusters import own_share
+from frustum.passes.lower.tree.signatures import Signature, keep, known_choices
 from frustum.passes.lower.tree.spans import NotLowered, Spans, end, span_of, step_at
 from frustum.passes.lower.tree.streams.streaming import Streaming
 
@@ -140,7 +148,7 @@ class Chains(Streaming):
     def choices(self, layers: Sequence[Layer], made: Made) -> list[CoreChain]:
         """Ways to make these layers as a chain, sums of the last one at once or in pieces along an axis; the best
         first."""
-        found = (self.choices_along(layers, made, axis)[:TRIED] for axis in (None, *self.summed(layers[-1], made)))
+        found = (self.choices_along(layers, made, axis) for axis in (None, *self.summed(layers[-1], made)))
         return sorted(itertools.chain(*found), key=lambda chain: chain.cycles)
 
     def summed(self, last: Layer, made: Made) -> list[Axis]:
@@ -181,26 +189,37 @@ class Chains(Streaming):
         return all(reader.macs for reader in self.network.readers.get(layer.result, []))
 
     def choices_along(self, layers: Sequence[Layer], made: Made, axis: Axis | None) -> list[CoreChain]:
-        """Good ways with sums in pieces along this axis."""
-        ways = self.ways(layers, axis)
+        """Good ways with sums in pieces along this axis, the best first; alike layers have the same."""
+        ways, sign = self.ways(layers, axis), Signature()
         leaving = frozenset(layer.result for layer in layers if self.leaves_core(layer, layers))
+        key = sign.key((tuple(layers), ways, [made[layer.name] for layer in layers], axis, leaving, self.code.counts))
+        key = key, tuple(self.elements.get(each) for each in sign.tensors)
+        known = known_choices(self.code.target, "chains")
+        if key not in known:
+            part = partial(self.piece_of, layers, made, leaving, axis)
+            early = bool(self.code.depth)
+            found = ChainChoice(self.code, ways, part, made, self.elements, leaving, early, axis).best()[:TRIED]
+            keep(known, key, [numbered(chain, ways, sign) for chain in found])
+        return [chain_of(each, ways, sign) for each in known[key]]
 
-        def part(extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int]) -> ChainPiece | None:
-            order = tuple(counts)
-            chain = CoreChain((), extents, dealt, order, tuple(counts.values()), 0.0)
-            try:
-                with self.code.supposed(chain.counts) as indices:
-                    found = self.parts_of(layers, self.cut_of(layers[-1], chain, made, indices), made)
-                    clipped = {name: self.clipped(spans) for name, spans in found.items()}
-            except NotLowered:
-                return None
-            level = self.code.depth + len(order) - 1
-            makes_anew = any(not self.moving_axes(layer, found, level) for layer in layers[:-1]) if axis else False
-            own = (layer for layer in layers[:-1] if layer.result in leaving)
-            is_whole = all(self.is_covered(layer, found, made, chain) for layer in own)
-            return ChainPiece(found, clipped) if is_whole and not makes_anew else None
-
-        return ChainChoice(self.code, ways, part, made, self.elements, leaving, bool(self.code.depth), axis).best()
+    def piece_of(
+        self, layers: Sequence[Layer], made: Made, leaving: frozenset[Tensor], axis: Axis | None,
+        extents: Mapping[Axis, int], dealt: Axis | None, counts: Mapping[Axis, int],
+    ) -> ChainPiece | None:  # fmt: skip
+        """A piece of a chain, as `ChainChoice.part` says, with sums in pieces along an axis."""
+        order = tuple(counts)
+        chain = CoreChain((), extents, dealt, order, tuple(counts.values()), 0.0)
+        try:
+            with self.code.supposed(chain.counts) as indices:
+                found = self.parts_of(layers, self.cut_of(layers[-1], chain, made, indices), made)
+                clipped = {name: self.clipped(spans) for name, spans in found.items()}
+        except NotLowered:
+            return None
+        level = self.code.depth + len(order) - 1
+        makes_anew = any(not self.moving_axes(layer, found, level) for layer in layers[:-1]) if axis else False
+        own = (layer for layer in layers[:-1] if layer.result in leaving)
+        is_whole = all(self.is_covered(layer, found, made, chain) for layer in own)
+        return ChainPiece(found, clipped) if is_whole and not makes_anew else None
 
     def clipped(self, spans: Spans) -> frozenset[Axis]:
         """Axes that some pass of the loops that are open, or some core, clips."""

@@ -14,8 +14,9 @@ from frustum.passes.lower.tree.layouts import steps_of
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import LayerPart, PartWriter, Pieces, Sums
 from frustum.passes.lower.tree.over_clusters import send_parts
-from frustum.passes.lower.tree.pieces import Candidate, Known, PieceChoice
+from frustum.passes.lower.tree.pieces import Candidate, PieceChoice
 from frustum.passes.lower.tree.places import Place, packed
+from frustum.passes.lower.tree.signatures import Known
 from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of
 from frustum.passes.lower.tree.sram_buffers import SramBuffers
 

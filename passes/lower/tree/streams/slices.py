@@ -16,7 +16,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.classes import classes_of
@@ -31,6 +31,7 @@ from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.places import Place
+from frustum.passes.lower.tree.signatures import Signature
 from frustum.passes.lower.tree.spans import Spans, end, span_of, step_at
 from frustum.passes.lower.tree.streams.frames import Frame
 
@@ -98,6 +99,22 @@ class Slices:
     sizes: Mapping[Tensor, int]
     """Bytes of SRAM."""
 
+    def numbered(self, sign: Signature) -> tuple[Any, ...]:
+        """The same, of no frames, with numbers in place of layers, axes and tensors."""
+        cut = tuple((sign.number(layer), sign.number(axis)) for layer, axis in self.cut.items())
+        sizes = tuple((sign.number(tensor), size) for tensor, size in self.sizes.items())
+        return cut, self.step, self.count, tuple(map(sign.number, self.moving)), self.cycles, sizes
+
+    @staticmethod
+    def of(known: tuple[Any, ...], sign: Signature) -> Slices:
+        """The slices of these layers that are `numbered` so."""
+        cut, step, count, moving, cycles, sizes = known
+        of = sign.things
+        found = {of[layer]: of[axis] for layer, axis in cut}
+        return Slices(
+            found, step, count, frozenset(of[k] for k in moving), (), cycles, {of[k]: size for k, size in sizes}
+        )
+
 
 @dataclass(frozen=True)
 class SliceChoice:
@@ -113,15 +130,10 @@ class SliceChoice:
     computing: Callable[[Layer, Spans, Axis | None], float]
     """Cycles of the cores for a part, a slice along this axis, of which a loop has it alone."""
 
-    def best(self) -> Slices:
-        """DoesNotFit where no slice fits."""
+    def best(self) -> Slices | None:
+        """None where no slice fits."""
         ways = (way for frames in dict.fromkeys(((), self.frames)) for way in self.ways(frames))
-        found = min(ways, key=lambda each: each.cycles, default=None)
-        if found is None:
-            names = ", ".join(f"'{member.layer.name}'" for member in self.members)
-            where, room = f"layer {names}", f"{max(0, self.room)} B of SRAM beside what stays there"
-            raise DoesNotFit("the smallest slice of what is streamed", where, "more", room, "sram")
-        return found
+        return min(ways, key=lambda each: each.cycles, default=None)
 
     def ways(self, frames: tuple[Frame, ...]) -> Iterator[Slices]:
         for cut in self.cuts():
@@ -156,6 +168,15 @@ class SliceChoice:
                 factor = dict(mine[dim].terms).get(axis)
                 found |= {own for own, each in theirs[dim].terms if each == factor}
         return found
+
+
+def chosen_of(found: Slices | None, members: Sequence[SlicedLayer], room: int) -> Slices:
+    """What was found of these layers.  DoesNotFit where nothing was."""
+    if found is None:
+        names = ", ".join(f"'{member.layer.name}'" for member in members)
+        where, left = f"layer {names}", f"{max(0, room)} B of SRAM beside what stays there"
+        raise DoesNotFit("the smallest slice of what is streamed", where, "more", left, "sram")
+    return found
 
 
 def _begin_alike(a: Span, b: Span) -> bool:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
@@ -16,9 +17,10 @@ from frustum.passes.lower.tree.cores.parts import CoreParts
 from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.places import Place, packed, transfer
+from frustum.passes.lower.tree.signatures import Signature, keep, known_choices
 from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of
 from frustum.passes.lower.tree.streams.frames import Frame, Parts
-from frustum.passes.lower.tree.streams.slices import SliceChoice, SlicedLayer, Slices
+from frustum.passes.lower.tree.streams.slices import SliceChoice, SlicedLayer, Slices, chosen_of
 
 
 class Streaming(CoreParts):
@@ -128,7 +130,36 @@ class Streaming(CoreParts):
             self.leave_shares(tensor, own, self.here[tensor][-1], [], frame.home)
 
     def slices(self, members: Sequence[SlicedLayer], room: int) -> Slices:
-        """Those that take the fewest cycles.  DoesNotFit where none fits."""
+        """Those that take the fewest cycles: of alike layers, where they are known.  DoesNotFit where none fits."""
+        frames = [member.frame for member in members if member.frame is not None]
+        shared = tuple(frame for frame in self.dram.frames if frames.count(frame) > 1)
+        choice = partial(self.slice_choice, members, shared, room)
+        if shared:  # outputs are like no others
+            return chosen_of(choice().best(), members, room)
+        sign = Signature()
+        own = sign.key([replace(member, frame=None) for member in members])
+        key = own, room, tuple(self.code.counts), *(self.around(member.layer, sign) for member in members)
+        known = known_choices(self.code.target, "slices")
+        if key not in known:
+            found = choice().best()
+            keep(known, key, None if found is None else found.numbered(sign))
+        found = None if known[key] is None else Slices.of(known[key], sign)
+        return chosen_of(found, members, room)
+
+    def around(self, layer: Layer, sign: Signature) -> Hashable:
+        """What slices of a layer depend on beside the layer."""
+        tensors = (layer.result, *self.read_by_in_order(layer))
+        lies = tuple((self.elements.get(each), sign.key(self.steps_in(each))) for each in tensors)
+        near = tuple(each in self.made_here for each in tensors)
+        return lies, near, sign.key(self.steps(layer)), self.running(layer) is None, self.begins_there(layer)
+
+    def steps_in(self, tensor: Tensor) -> tuple[int, Mapping[Axis, int]]:
+        """How a tensor lies in DRAM: numbers of an element, bytes from position to position."""
+        place = self.dram.form(tensor)
+        return place.planes, place.strides
+
+    def slice_choice(self, members: Sequence[SlicedLayer], frames: tuple[Frame, ...], room: int) -> SliceChoice:
+        """All slices of these layers, in so many bytes of SRAM."""
         kernels = {member.layer: member.kernels for member in members}
 
         def boxes(tensor: Tensor, made: Made) -> Mapping[Axis, Span]:
@@ -138,9 +169,7 @@ class Streaming(CoreParts):
             found = self.best_of(layer, kernels[layer], part, axis)
             return math.inf if found is None else found.cycles
 
-        known = [member.frame for member in members if member.frame is not None]
-        frames = tuple(frame for frame in self.dram.frames if known.count(frame) > 1)
-        return SliceChoice(self.code, members, frames, self.dram.form, boxes, room, computing).best()
+        return SliceChoice(self.code, members, frames, self.dram.form, boxes, room, computing)
 
     def framed(self, members: Sequence[SlicedLayer], chosen: Slices) -> set[Tensor]:
         """Results that leave as parts of an output."""
