@@ -20,8 +20,8 @@ BARRIER = -1
 
 
 class LoadTimes:
-    """Of a program whose buffers have addresses: its children in their order, when the engine that loads and stores
-    and the computation are done with each, and what other places of a load would change.
+    """Of a program whose buffers have addresses: its children in their order, the cycles of each section between
+    barriers, and what other places of a load would change.
 
     A child waits for the last users before it, in the order of the program, of the buffers that it uses and, where it
     fills one, of all that had its bytes before: a load that moves stays behind these.
@@ -36,14 +36,20 @@ class LoadTimes:
             BARRIER if isinstance(op, BarrierOp) else None if is_far_ahead(op) else of.get(op) for op in children
         ]
         """Of each child of the program its number in the model; None where nothing waits for it in its place."""
-        self.order: list[int] = list(range(len(children)))
-        self.first_barrier: int | None
-        self.fetched: float
-        self.first_barrier, self.fetched = fetched_first(children, target, page_bytes)
+        first, self.fetched = fetched_first(children, target, page_bytes)
         self._find_waits(code)
-        self.done: dict[int, float] = {}
-        self.states: list[tuple[float, float]] = []
-        self.total: float = self._replay(0)
+        self.sections: list[list[int]] = [[]]
+        """The children between barriers, in their order."""
+        self.section_of: list[int] = []
+        for number, kind in enumerate(self.kinds):
+            self.section_of.append(len(self.sections) - 1)
+            if kind == BARRIER:
+                self.sections.append([])
+            else:
+                self.sections[-1].append(number)
+        self.fetches_first: bool = first is not None
+        self.lengths: list[float] = [self._length(own) for own in self.sections]
+        self.total: float = self._total(self.lengths)
 
     def _find_waits(self, code: Code) -> None:
         """Of each child whom it waits for; of each buffer that is filled who had its bytes before."""
@@ -70,49 +76,50 @@ class LoadTimes:
 
     def with_moved(self, load: int, place: int) -> float:
         """The time of the whole program where a load stands before another child."""
-        order, done, states = self.order, dict(self.done), list(self.states)
-        self.order, first = self._moved(load, place)
-        total = self._replay(first)
-        self.order, self.done, self.states = order, done, states
-        return total
+        lengths = list(self.lengths)
+        for section, own in self._moved(load, place).items():
+            lengths[section] = self._length(own)
+        return self._total(lengths)
 
     def move(self, load: int, place: int) -> None:
         """Let a load stand before another child from now on."""
-        self.order, first = self._moved(load, place)
-        self.total = self._replay(first)
+        for section, own in self._moved(load, place).items():
+            self.sections[section], self.lengths[section] = own, self._length(own)
+        self.section_of[load] = self.section_of[place]
+        self.total = self._total(self.lengths)
 
-    def _moved(self, load: int, place: int) -> tuple[list[int], int]:
-        """The order with a load at another place, and the first index that differs."""
-        was = self.order.index(load)
-        order = [*self.order[:was], *self.order[was + 1 :]]
-        first = order.index(place)
-        order.insert(first, load)
-        return order, min(first, was)
+    def _moved(self, load: int, place: int) -> dict[int, list[int]]:
+        """The sections that change where a load stands at another place; a barrier is behind all of its section."""
+        was, now = self.section_of[load], self.section_of[place]
+        found = {section: [each for each in self.sections[section] if each != load] for section in (was, now)}
+        own = found[now]
+        own.insert(len(own) if self.kinds[place] == BARRIER else own.index(place), load)
+        return found
 
-    def _replay(self, first: int) -> float:
-        """When all is done, if only what stands from an index on has changed."""
-        del self.states[first:]
-        engine, computed = self.states[-1] if self.states else (0.0, 0.0)
-        for number in self.order[first:]:
-            n = self.kinds[number]
-            if n == BARRIER:
-                fetched = self.fetched if number == self.first_barrier else 0.0
-                engine = computed = max(engine, computed, fetched)
-            elif n is not None:
-                engine, computed = self._run(n, engine, computed)
-            self.states.append((engine, computed))
+    def _total(self, lengths: Sequence[float]) -> float:
+        """Sections one after the other; code and tables come beside the first."""
+        first, *others = lengths
+        return max(first, self.fetched if self.fetches_first else 0.0) + sum(others)
+
+    def _length(self, section: Sequence[int]) -> float:
+        """Cycles of children from a barrier on, behind which all before them is done."""
+        engine = computed = 0.0
+        done: dict[int, float] = {}
+        for n in (self.kinds[number] for number in section):
+            if n is not None:
+                engine, computed = self._run(n, engine, computed, done)
         return max(engine, computed)
 
-    def _run(self, n: int, engine: float, computed: float) -> tuple[float, float]:
+    def _run(self, n: int, engine: float, computed: float, done: dict[int, float]) -> tuple[float, float]:
         child = self.model.children[n]
         if child.cycles:
-            computed = max(computed, *(self.done.get(user, 0.0) for user in self.users[n]), 0.0)
+            computed = max(computed, *(done.get(user, 0.0) for user in self.users[n]), 0.0)
 
         def free(buffer: int) -> float:
-            return max((self.done.get(user, 0.0) for user in self.before.get((n, buffer), ())), default=0.0)
+            return max((done.get(user, 0.0) for user in self.before.get((n, buffer), ())), default=0.0)
 
         engine, computed = self.model.run(child, engine, computed, free)
-        self.done[n] = computed if child.cycles else engine
+        done[n] = computed if child.cycles else engine
         return engine, computed
 
 

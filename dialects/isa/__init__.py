@@ -34,5 +34,5 @@ def __getattr__(name: str) -> Any:
         for home in _HOMES:
             module = import_module(f"{__name__}.{home}")
             if hasattr(module, name):
-                return getattr(module, name)
+                return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

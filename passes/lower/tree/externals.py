@@ -76,6 +76,7 @@ class DramTensors:
         self.loads: Counter[Tensor] = Counter()
         """How often a plan loads a tensor, loops aside."""
         self.passed: set[Tensor] = set()
+        self.last_external: isa.ExternalOp | None = None
         self.dtypes: tuple[str | None, ...] = m.texts_of(network, m.MODEL_DTYPES) or (None,) * (
             len(network.inputs) + len(network.outputs)
         )
@@ -217,11 +218,14 @@ class DramTensors:
         return self.add(made)
 
     def add(self, op: isa.ExternalOp) -> SSAValue:
-        first = next((each for each in self.block.ops if not isinstance(each, isa.ExternalOp)), None)
-        if first is None:
+        last = self.last_external
+        if last is not None:
+            self.block.insert_op_after(op, last)
+        elif self.block.first_op is None:
             self.block.add_op(op)
         else:
-            self.block.insert_op_before(op, first)
+            self.block.insert_op_before(op, self.block.first_op)
+        self.last_external = op
         return op.buffer
 
 

@@ -45,8 +45,8 @@ class LowerPlan(ModulePass):
     """Write the plan of every network as instructions.
 
     Before: networks, each with its `fplan.plan`; element types are those of the device.  After: one `fisa.program` for
-    each, with a barrier between the children of the plan's outermost sequence: a program is for one chip, whichever it
-    is placed on.  Raises NotLowered for constructs that no program is made of yet, by name.
+    each, with a barrier before all and between the children of the plan's outermost sequence: a program is for one
+    chip, whichever it is placed on.  Raises NotLowered for constructs that no program is made of yet, by name.
     `sram`: the share of SRAM that slices and second copies may fill, where the plan leaves so much: buffers may leave
     holes.
     """
@@ -119,7 +119,9 @@ def _written(
     dram.declare()
     walk = PlanWalk(own, plan, code, dram, counted, numbers, sram)
     dram.loads.update(walk.find_reads(plan, {}))
-    code.emit(isa.Fetch(page=0))
+    for page in range(2):  # the first page is what is loaded before all else, the next one the first unit
+        code.emit(isa.Fetch(page=page))
+    code.add(isa.BarrierOp())
     made: dict[str, dict[Axis, Span]] = {name: {} for name in walk.layers}
     if isinstance(plan, Sequence):
         walk.units(plan, made)

@@ -58,9 +58,9 @@ class PieceChoice(PieceCosts):
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any], known: Known,
         steps: Mapping[Axis, int], slices: Axis | None = None, made: frozenset[Tensor] = frozenset(),
-        start: int | None = None,
+        start: int | None = None, turn: float = 0.0,
     ) -> None:  # fmt: skip
-        super().__init__(code, kernel, spans, elements, slices, made, start)
+        super().__init__(code, kernel, spans, elements, slices, made, start, turn)
         self.known, self.steps, self.cut_sums = known, steps, 1
 
     def best(self) -> Candidate | None:
@@ -111,7 +111,7 @@ class PieceChoice(PieceCosts):
         return (
             type(kernel), self.layer.macs, self.layer.passes, spans, wants, tuple(map(numbers, kernel.groups())),
             tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())),
-            self.goes_on, self.start, tuple(map(self.comes_early, kernel.wants)),
+            self.goes_on, self.start, self.turn, tuple(map(self.comes_early, kernel.wants)),
             None if self.slices is None else self.slices in self.summed,
             tuple(map(self.lies, kernel.wants)), numbers(kernel.out),
             numbers(self.layer.result.axes), numbers(self.summed),

@@ -202,6 +202,11 @@ def _joined(a: Span, b: Span) -> Span:
     return Span(start, (last - start).base, bound, limit)
 
 
+def sharers(spans: Iterable[Span], clusters: int) -> int:
+    """How many clusters have a box of their own: they share the ports through which these come or go."""
+    return clusters if any(span.start.cluster for span in spans) else 1
+
+
 def step_at(span: Span, level: int) -> int:
     """How far a pass of the loop at a level moves a span."""
     return _moved_by(span.start, level)

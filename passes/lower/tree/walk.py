@@ -326,7 +326,7 @@ class PlanWalk(ClusterLoops):
     def begin_unit(self, k: int) -> None:
         self.code.unit = k
         if k < self.last_unit:
-            self.code.emit(isa.Fetch(page=k + 1))
+            self.code.emit(isa.Fetch(page=k + 2))
 
     def lies_in(self, box: Mapping[Axis, Span], old: Tensor) -> bool:
         """Whether a tensor may lie where another one is: readers behind its maker want no more of it, such as rows of

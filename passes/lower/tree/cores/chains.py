@@ -37,10 +37,10 @@ from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.nest import PartWriter, Pieces
 from frustum.passes.lower.tree.over_clusters import own_share
 from frustum.passes.lower.tree.signatures import Signature, keep, known_choices
-from frustum.passes.lower.tree.spans import NotLowered, Spans, end, span_of, step_at
+from frustum.passes.lower.tree.spans import NotLowered, Spans, end, sharers, span_of, step_at
 from frustum.passes.lower.tree.streams.streaming import Streaming
 
-PAYS = 1.15
+PAYS = 1.0
 """A chain is made where it takes at most so many times what its layers take one by one: estimates of both are no better
 than that.  With 1.0 convnext takes 1.07 times the cycles on `default`, `conv1d_rank3` 1.05 times on `edge`, conformer
 1.01 times; with 1.3, before both knew SRAM's latency, `conv3d_r3d_stem` took 1.29 times. 2026-12-01."""
@@ -63,7 +63,8 @@ class Chains(Streaming):
             if not self.is_joined(layers):
                 continue
             crossing = self.crossing(layers, made)
-            moved = sum(self.size_of(tensor, box) for tensor, box in crossing.items())
+            clusters = self.code.clusters
+            moved = sum(self.size_of(t, box) * sharers(box.values(), clusters) for t, box in crossing.items())
             loads = moved / self.code.target.chip.dram.port_bytes_per_cycle
             most = PAYS * sum(self.alone(layer, made) for layer in layers) - loads
             yield from (chain for chain in self.choices(layers, made) if chain.cycles < most)

@@ -28,9 +28,12 @@ class CoreParts(SramBuffers):
     known_steps: dict[Layer, Mapping[Axis, int]]
     used: int
 
-    def part(self, layer: Layer, spans: Mapping[Axis, Span], slices: Axis | None = None) -> PartWriter:
-        """A part of a layer whose operands and result lie in SRAM; `slices`: the axis of a loop that has it alone."""
-        found = self.pieces(layer, spans, slices)
+    def part(
+        self, layer: Layer, spans: Mapping[Axis, Span], slices: Axis | None = None, turn: float = 0.0
+    ) -> PartWriter:  # fmt: skip
+        """A part of a layer whose operands and result lie in SRAM; `slices`: the axis of a loop that has it alone;
+        `turn`: cycles for which copies wait until the port of SRAM is theirs."""
+        found = self.pieces(layer, spans, slices, turn)
         level = None if slices is None else self.code.depth - 1
         return self.layer_part(found.kernel, spans, found.pieces, level).write(self.code)
 
@@ -76,15 +79,15 @@ class CoreParts(SramBuffers):
         places = lambda tensor: [to if tensor is sent else place]  # noqa: E731
         LayerPart(kernel, box, found.pieces, places, [place], elements).write(code)
 
-    def pieces(self, layer: Layer, spans: Spans, slices: Axis | None = None) -> Candidate:
+    def pieces(self, layer: Layer, spans: Spans, slices: Axis | None = None, turn: float = 0.0) -> Candidate:
         """The kernel and the pieces that take the fewest cycles.  NotLowered where none fits."""
-        found = self.best_of(layer, self.kernels(layer), spans, slices)
+        found = self.best_of(layer, self.kernels(layer), spans, slices, turn)
         if found is None:
             raise NotLowered(f"{layer.name}: no piece of it fits the cores")
         return found
 
     def best_of(
-        self, layer: Layer, kernels: Sequence[Kernel], spans: Spans, slices: Axis | None = None
+        self, layer: Layer, kernels: Sequence[Kernel], spans: Spans, slices: Axis | None = None, turn: float = 0.0
     ) -> Candidate | None:  # fmt: skip
         """The same of these kernels; None where no piece fits."""
         found: Candidate | None = None
@@ -95,7 +98,7 @@ class CoreParts(SramBuffers):
                 raise NotLowered(f"{layer.name}: it needs all of {cut[0].name} at a time")
             steps = self.steps(layer)
             best = PieceChoice(
-                self.code, kernel, spans, self.elements, self.known, steps, slices, self.made_here, start
+                self.code, kernel, spans, self.elements, self.known, steps, slices, self.made_here, start, turn
             ).best()
             if best is not None and (found is None or best.cycles < found.cycles):
                 found = best

@@ -58,8 +58,9 @@ class PieceCosts:
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any],
         slices: Axis | None = None, made: frozenset[Tensor] = frozenset(), start: int | None = None,
+        turn: float = 0.0,
     ) -> None:  # fmt: skip
-        self.slices, self.made, self.start = slices, made, start
+        self.slices, self.made, self.start, self.turn = slices, made, start, turn
         self.code, self.kernel, self.elements = code, kernel, elements
         self.target: Target = code.target
         self.layer = kernel.layer
@@ -158,17 +159,17 @@ class PieceCosts:
                 times = times * np.where(is_inside, counts[axis], 1)
             size, port = self.crossing(self.bytes_of(want, extents), self.run_in(want, extents))
             if cores > 1 and (dealt is None or dealt not in want.axes):
-                bus = bus + times * (np.maximum(size / cluster.bus.bytes_per_cycle, port) + 1)
+                bus = bus + times * (np.maximum(size / cluster.bus.bytes_per_cycle, port) + 1 + self.turn)
                 read = read + times * port
             else:
-                own = own + times * (np.maximum(size / core.mvdma.bytes_per_cycle, port) + 1)
+                own = own + times * (np.maximum(size / core.mvdma.bytes_per_cycle, port) + 1 + self.turn)
                 read = read + times * port * cores
         out = math.prod(extents[axis] for axis in self.layer.result.axes)
         times = math.prod(counts[axis] for axis in self.layer.result.axes)
         size, port = self.crossing(
             out * (size_of(self.elements[self.layer.result]) * self.kernel.planes), self.run_out(extents)
         )  # fmt: skip
-        written = times * (np.maximum(size / core.mvdma.bytes_per_cycle, port) + 1)
+        written = times * (np.maximum(size / core.mvdma.bytes_per_cycle, port) + 1 + self.turn)
         loads, within = np.maximum(own, bus), math.prod(counts[axis] for axis in self.summed)
         if self.goes_on:  # sums lie in SRAM between passes, but for those that stay in the cores over all slices
             stays = self.stay(counts)

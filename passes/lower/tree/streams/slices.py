@@ -32,7 +32,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.places import Place
 from frustum.passes.lower.tree.signatures import Signature
-from frustum.passes.lower.tree.spans import Spans, end, span_of, step_at
+from frustum.passes.lower.tree.spans import Spans, end, sharers, span_of, step_at
 from frustum.passes.lower.tree.streams.frames import Frame
 
 Cut: TypeAlias = Mapping[Layer, Axis]
@@ -330,7 +330,7 @@ class _SlicesAlong:
         return Slices(self.cut, step, count, self.moving, self.frames, cycles, self.sizes(step))
 
     def port_bytes(self, tensor: Tensor, step: int) -> int:
-        """Bytes of a box at the DRAM port."""
+        """Bytes of a box at the DRAM port, with those of the other clusters' where each has its own."""
         home, box = self.home(tensor), self.part(tensor, step)
         run = size = size_of(home.element)
         for own in sorted(box, key=lambda each: home.strides.get(each, 0)):
@@ -340,7 +340,8 @@ class _SlicesAlong:
             if box[own].extent < own.extent:
                 break
         runs = ceil_div(_size(box) * size, run)
-        return home.planes * runs * max(run, self.choice.code.target.chip.dram.minimum_run_bytes)
+        boxes = home.planes * sharers(box.values(), self.choice.code.clusters)
+        return boxes * runs * max(run, self.choice.code.target.chip.dram.minimum_run_bytes)
 
 
 def _size(box: Mapping[Axis, Span]) -> int:

@@ -18,7 +18,7 @@ from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.loop_spans import Made
 from frustum.passes.lower.tree.places import Place, packed, transfer
 from frustum.passes.lower.tree.signatures import Signature, keep, known_choices
-from frustum.passes.lower.tree.spans import NotLowered, Spans, span_of
+from frustum.passes.lower.tree.spans import NotLowered, Spans, sharers, span_of
 from frustum.passes.lower.tree.streams.frames import Frame, Parts
 from frustum.passes.lower.tree.streams.slices import SliceChoice, SlicedLayer, Slices, chosen_of
 
@@ -43,8 +43,9 @@ class Streaming(CoreParts):
             is_loading = any(tensor in chosen.moving for member in members for tensor in member.streams)
             with self.code.at_stage(self.code.stage + (1 if chosen.count > 1 and is_loading else 0)):
                 is_alone = chosen.count > 1 and len(members) == 1
+                turn = self.turn_of(members)
                 writers = [
-                    self.part(m.layer, inner[m.layer.name], chosen.cut.get(m.layer) if is_alone else None)
+                    self.part(m.layer, inner[m.layer.name], chosen.cut.get(m.layer) if is_alone else None, turn)
                     for m in members
                 ]
                 with self.code.at_stage(self.code.stage + max(writer.lateness for writer in writers)):
@@ -146,6 +147,13 @@ class Streaming(CoreParts):
         found = None if known[key] is None else Slices.of(known[key], sign)
         return chosen_of(found, members, room)
 
+    def turn_of(self, members: Sequence[SlicedLayer]) -> float:
+        """Cycles for which a copy to or from the cores waits, on average, while slices cross SRAM's port: a chunk keeps
+        its place in that port's line until the DRAM port has served those of other clusters, for one of two ways."""
+        spans = (span for member in members for span in member.spans.values())
+        others, target = sharers(spans, self.code.clusters) - 1, self.code.target
+        return others * target.transfers.chunk_bytes / target.chip.dram.port_bytes_per_cycle / 2
+
     def around(self, layer: Layer, sign: Signature) -> Hashable:
         """What slices of a layer depend on beside the layer."""
         tensors = (layer.result, *self.read_by_in_order(layer))
@@ -160,13 +168,13 @@ class Streaming(CoreParts):
 
     def slice_choice(self, members: Sequence[SlicedLayer], frames: tuple[Frame, ...], room: int) -> SliceChoice:
         """All slices of these layers, in so many bytes of SRAM."""
-        kernels = {member.layer: member.kernels for member in members}
+        kernels, turn = {member.layer: member.kernels for member in members}, self.turn_of(members)
 
         def boxes(tensor: Tensor, made: Made) -> Mapping[Axis, Span]:
             return self.box_of(tensor, list(made), made)
 
         def computing(layer: Layer, part: Spans, axis: Axis | None) -> float:
-            found = self.best_of(layer, kernels[layer], part, axis)
+            found = self.best_of(layer, kernels[layer], part, axis, turn)
             return math.inf if found is None else found.cycles
 
         return SliceChoice(self.code, members, frames, self.dram.form, boxes, room, computing)
