@@ -48,7 +48,9 @@ class Streaming(CoreParts):
                     self.part(m.layer, inner[m.layer.name], chosen.cut.get(m.layer) if is_alone else None, turn)
                     for m in members
                 ]
-                with self.code.at_stage(self.code.stage + max(writer.lateness for writer in writers)):
+                # the next slice comes first: cores wait for it, and nobody for this one's result
+                is_behind = chosen.count > 1 and is_loading
+                with self.code.at_stage(self.code.stage + max(writer.lateness for writer in writers) + is_behind):
                     self.close(members, chosen, inner, is_moving=True)
         self.code.stage = stage
         for writer in (writer for writer in writers if writer.stays):
