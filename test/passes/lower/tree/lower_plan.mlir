@@ -23,6 +23,9 @@ builtin.module attributes {frustum.dtype = "f16"} {
 // CHECK-NEXT:   %[[Y:.*]] = fisa.external output "y"
 // CHECK-NEXT:   %[[V:.*]] = fisa.external weight "v"
 // CHECK-NEXT:   %[[W:.*]] = fisa.external weight "w"
+// CHECK:        fisa.fetch 0
+// CHECK-NEXT:   fisa.fetch 1
+// CHECK-NEXT:   fisa.barrier
 // CHECK:        fisa.copy gdma %[[V]]
 // CHECK:        fisa.copy gdma %[[W]]
 // CHECK:        fisa.repeat 5 {

@@ -260,7 +260,7 @@ def test_a_single_layer_of_which_the_last_range_is_longer(name):
     [
         (beside, f"for x0.0 {NINE} {{ resident x0 compute matmul_1, matmul_2 }}"),
         (
-            lambda net: plan_nets.product(net, net.input(8, 64), 3073),
+            lambda net: plan_nets.product(net, net.input(64, 64), 3073),
             "for matmul_1.c ranges [0, 768, 1536, 2304, 3073] over clusters { compute matmul_1 }",
         ),
     ],

@@ -1,5 +1,7 @@
 """Pieces of a layer's part: they fit the cores twice, can be written, and are chosen once for parts that are alike."""
 
+import math
+
 import lowered_plans
 import numpy as np
 import plan_nets
@@ -94,3 +96,15 @@ def test_copies_take_as_long_as_their_runs():
         size = choice.bytes_of(want, extents)
         assert choice.run_in(want, extents) == 4 * extent and size == 16 * 4 * extent
         assert choice.crossing(size, choice.run_in(want, extents))[1] == 16 * wide / 64
+
+
+def test_copies_that_wait_for_their_turn_are_of_more():
+    """A convolution of each channel by itself, which takes hardly longer than its copies."""
+    found = plan_nets.case(lambda net: net.conv(net.input(1, 8, 56, 56), 8, 7, groups=8, pads=(3, 3, 3, 3)))
+    (layer,) = found.axes.layers
+    code, elements = Code(lowered_plans.machine()), elements_of(found.axes, found.views)
+    for kernel in kernels_of(layer):
+        known = {}
+        soon, late = (PieceChoice(code, kernel, {}, elements, known, {}, turn=turn).best() for turn in (0.0, 900.0))
+        sizes = [math.prod(each.pieces.extents.values()) for each in (soon, late)]
+        assert sizes[0] <= sizes[1] and soon.cycles < late.cycles and len(known) == 2

@@ -9,6 +9,7 @@ import lowered_plans
 import pytest
 
 from frustum.dialects import graph as g
+from frustum.dialects.isa.program import Copy
 from frustum.dialects.plan.count import count
 from frustum.runtime.machine import Machine
 
@@ -78,3 +79,16 @@ def test_second_copies_leave_room_for_slices_with_long_runs():
     cycles = [run(kib) for kib in (320, 352, 416, 448, 1024)]
     assert all(more <= 1.01 * less for less, more in itertools.pairwise(cycles))
     assert cycles[2] > 1.3 * cycles[3] and cycles[3] < 1.01 * cycles[4]
+
+
+def test_the_next_slice_is_loaded_before_the_last_result_is_stored():
+    case = lowered_plans.case(lambda net: net.unary("tanh", net.input(64, 1024)), "compute unary_1")
+    target = lowered_plans.machine(sram_bytes=48 * 1024)
+    lowered_plans.check_lowered(case, target)
+    own = Machine(lowered_plans.executable_of(case.module, case.plan, target))
+    line = own.run({}, "timing").timeline
+    engine = list(map(str, line.engines)).index("cluster0.gdma")
+    mine = line.queues.engine == engine
+    kinds = [line.expanded.instructions[static] for static in line.queues.static[mine]]
+    ways = [each.dst_view.memory for each in kinds if isinstance(each, Copy)]
+    assert ways[:4] == ["sram", "sram", "sram", "dram"] and ways[-2:] == ["dram", "dram"]

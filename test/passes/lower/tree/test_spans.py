@@ -6,7 +6,17 @@ from hypothesis import strategies as st
 from frustum.dialects.axes.access import Affine as Position
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.isa.program import ZERO, Affine, Span
-from frustum.passes.lower.tree.spans import end, extremes, hull, later, rolled, step_at, through, whole
+from frustum.passes.lower.tree.spans import (
+    end,
+    extremes,
+    hull,
+    later,
+    rolled,
+    sharers,
+    step_at,
+    through,
+    whole,
+)
 
 numbers = st.integers(-6, 6)
 
@@ -74,3 +84,8 @@ def test_spans_that_move_apart_are_all():
     assert whole(axis) == Span(ZERO, 5, 5)
     assert end(whole(axis)) == Affine(5)
     assert extremes(Affine(1, (2, -3), core=4), [3, 2], cores=2) == (-2, 9)
+
+
+def test_clusters_share_a_port_where_each_has_its_own():
+    same, own = Span(Affine(3), 4, 9), Span(Affine(0, cluster=2), 2, 9)
+    assert sharers([same], 4) == 1 and sharers([same, own], 4) == 4
