@@ -20,7 +20,7 @@ from frustum.dialects.isa.program import Span
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.cores.piece_costs import Extents, PieceCosts
-from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
+from frustum.passes.lower.tree.kernels.kernel import Kernel
 from frustum.passes.lower.tree.kernels.products import ProductKernel
 from frustum.passes.lower.tree.kernels.shared import SharedKernel
 from frustum.passes.lower.tree.nest import Pieces
@@ -89,10 +89,13 @@ class PieceChoice(PieceCosts):
         def numbers(axes: Sequence[Axis]) -> tuple[int, ...]:
             return tuple(place[axis] for axis in axes)
 
+        def factors(terms: Sequence[tuple[Axis, int]]) -> tuple[tuple[int, int], ...]:
+            return tuple((place[axis], factor) for axis, factor in terms)
+
         kernel = self.kernel
         wants = tuple(
             (want.memory, self.size_of(want) * want.planes, tuple(
-                tuple((place[axis], factor) for axis, factor in each.refined().terms) for each in want.dims))
+                factors(each.refined().terms) for each in want.dims))
             for want in kernel.wants
         )  # fmt: skip
         spans = tuple(
@@ -113,17 +116,9 @@ class PieceChoice(PieceCosts):
             tuple(sorted(numbers(tuple(kernel.whole)))), tuple(map(numbers, kernel.dense())),
             self.goes_on, self.start, self.turn, tuple(map(self.comes_early, kernel.wants)),
             None if self.slices is None else self.slices in self.summed,
-            tuple(map(self.lies, kernel.wants)), numbers(kernel.out),
+            tuple(tuple(map(factors, self.lies(want))) for want in kernel.wants), numbers(kernel.out),
             numbers(self.layer.result.axes), numbers(self.summed),
             size_of(self.elements[self.layer.result]), own, tuple(self.steps.get(axis, 1) for axis in self.axes),
-        )  # fmt: skip
-
-    def lies(self, want: Want) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """The dimensions of an operand's tensor, with axes as numbers."""
-        place = {axis: k for k, axis in enumerate(self.axes)}
-        return tuple(
-            () if position is None else tuple((place[axis], factor) for axis, factor in position.refined().terms)
-            for _, position in self.layer.operands[want.operand].pieces[0].by_leaf
         )  # fmt: skip
 
     def numbered(self, found: Candidate) -> tuple[tuple[int, ...], int, tuple[int, ...], float]:

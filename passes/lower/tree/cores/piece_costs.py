@@ -215,9 +215,14 @@ class PieceCosts:
 
     def run_in(self, want: Want, extents: Extents) -> Any:
         """Bytes of an operand's piece that lie one behind the other in SRAM."""
+        return self.run_of(self.lies(want), self.size_of(want), extents)
+
+    def lies(self, want: Want) -> list[tuple[tuple[Axis, int], ...]]:
+        """The positions along the axes of an operand's tensor, outermost first."""
         piece = self.layer.operands[want.operand].pieces[0]
-        dims = [() if position is None else position.refined().terms for _, position in piece.by_leaf]
-        return self.run_of(dims, self.size_of(want), extents)
+        read = dict(piece.by_leaf)
+        positions = (read[axis] for axis in piece.tensor.axes)
+        return [() if position is None else position.refined().terms for position in positions]
 
     def run_out(self, extents: Extents) -> Any:
         """The same of the result."""
