@@ -18,7 +18,14 @@ from frustum.dialects.axes.tensor import Tensor
 from frustum.dialects.isa.program import ACCUMULATORS, ELEMENT_BYTES, Span
 from frustum.dialects.plan.layer_cycles import ClusterCycles
 from frustum.dialects.target import Target
-from frustum.dialects.target.durations import Convolution, Mode, cheaper_mode, matrix_work, vector_cycles
+from frustum.dialects.target.durations import (
+    Convolution,
+    Mode,
+    cheaper_mode,
+    matrix_work,
+    vector_cycles,
+    vector_passes,
+)
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.copies import size_of
 from frustum.passes.lower.tree.kernels.kernel import Kernel, Want
@@ -258,7 +265,8 @@ class PieceCosts:
         size = size_of(self.elements[self.layer.operands[0].pieces[0].tensor])
         points = math.prod(extents[axis] for axis in self.axes)
         if not isinstance(kernel, ProductKernel):
-            cycles: Any = vector_cycles(core.vector, kernel.passes(size), points, size)
+            own_passes = sum(vector_passes(core.vector, *step) for step in kernel.steps) or kernel.passes(size)
+            cycles: Any = vector_cycles(core.vector, own_passes, points, size)
             if kernel.kept_passes:
                 kept = math.prod(extents[axis] for axis in self.layer.result.axes if axis not in kernel.whole)
                 cycles = cycles + sum(

@@ -17,6 +17,7 @@ from frustum.dialects.axes.axis import Axis
 from frustum.dialects.axes.network import Layer
 from frustum.dialects.graph import ActAttr
 from frustum.dialects.isa.program import ZERO, Act, Affine, Element, Memory, Span, View
+from frustum.dialects.target.durations import Steps
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.spans import NotLowered, span_of
@@ -139,6 +140,11 @@ class Kernel(ABC):
     def passes(self, size: int) -> int:
         """Of the vector unit over elements of so many bytes."""
         return max(1, self.layer.passes)
+
+    @property
+    def steps(self) -> Steps:
+        """Of an instruction that makes all of it, what the vector unit does; nothing where `passes` say it."""
+        return ()
 
     @property
     def kept_passes(self) -> Sequence[int]:

@@ -12,6 +12,7 @@ from frustum.dialects import isa
 from frustum.dialects.axes.axis import Axis
 from frustum.dialects.isa.program import ELEMENT_BYTES, ZERO, Act, Affine, Box, Element, Scale, Scales
 from frustum.dialects.plan.carried import RUNNING, SUM
+from frustum.dialects.target.durations import Steps
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Fetched
 from frustum.passes.lower.tree.kernels.integers import has_integers, scales_of
@@ -270,6 +271,10 @@ class WeightsKernel(SoftmaxKernel, NormKernel):
     def kept_passes(self) -> tuple[int, ...]:
         """A division, as `write` has it."""
         return (1, 1, 4)[: 2 + self.is_divided]
+
+    @property
+    def steps(self) -> Steps:
+        return ()  # several instructions
 
     def passes(self, size: int) -> int:
         """Maximum, powers, and their sum, which is of f32; so are weights that are divided."""

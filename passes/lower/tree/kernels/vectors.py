@@ -18,6 +18,7 @@ from frustum.dialects.axes.network import Layer, Operand
 from frustum.dialects.extents import ceil_div
 from frustum.dialects.functions import Reduction
 from frustum.dialects.isa.program import ZERO, Affine, Box, Span, View
+from frustum.dialects.target.durations import Steps, vector_steps
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.kernels.integers import scaled, scales_of, wide_scales
 from frustum.passes.lower.tree.kernels.kernel import (
@@ -153,6 +154,10 @@ class BinaryKernel(ElementKernel):
 class SoftmaxKernel(ElementKernel):
     """All of an axis in a piece: maximum, powers, sums and division are one instruction."""
 
+    @property
+    def steps(self) -> Steps:
+        return vector_steps("softmax", self)
+
     def write(self, code: Code, work: Work) -> None:
         """Adds the instructions of a piece."""
         self.mask(code, work)
@@ -198,6 +203,10 @@ class SoftmaxKernel(ElementKernel):
 class NormaliseKernel(ElementKernel):
     """All that a mean is of in a piece."""
 
+    @property
+    def steps(self) -> Steps:
+        return vector_steps("normalise", self)
+
     def write(self, code: Code, work: Work) -> None:
         """Adds the instruction of a piece."""
         op: Any = self.layer.source
@@ -216,6 +225,10 @@ class NormaliseKernel(ElementKernel):
 @dataclass(frozen=True)
 class LrnKernel(Kernel):
     """All channels in a piece: squares of neighbours, sums and powers are one instruction."""
+
+    @property
+    def steps(self) -> Steps:
+        return vector_steps("lrn", self.layer.source)
 
     def groups(self) -> Sequence[tuple[Axis, ...]]:
         images, channels, *behind = map(leaves, self.layer.result.dims)

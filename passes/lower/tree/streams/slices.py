@@ -98,22 +98,22 @@ class Slices:
     cycles: float
     sizes: Mapping[Tensor, int]
     """Bytes of SRAM."""
+    turn: float = 0.0
+    """Cycles for which copies of cores wait."""
 
     def numbered(self, sign: Signature) -> tuple[Any, ...]:
         """The same, of no frames, with numbers in place of layers, axes and tensors."""
         cut = tuple((sign.number(layer), sign.number(axis)) for layer, axis in self.cut.items())
         sizes = tuple((sign.number(tensor), size) for tensor, size in self.sizes.items())
-        return cut, self.step, self.count, tuple(map(sign.number, self.moving)), self.cycles, sizes
+        return cut, self.step, self.count, tuple(map(sign.number, self.moving)), self.cycles, sizes, self.turn
 
     @staticmethod
     def of(known: tuple[Any, ...], sign: Signature) -> Slices:
         """The slices of these layers that are `numbered` so."""
-        cut, step, count, moving, cycles, sizes = known
+        cut, step, count, moving, cycles, sizes, turn = known
         of = sign.things
-        found = {of[layer]: of[axis] for layer, axis in cut}
-        return Slices(
-            found, step, count, frozenset(of[k] for k in moving), (), cycles, {of[k]: size for k, size in sizes}
-        )
+        found, bytes_of = {of[layer]: of[axis] for layer, axis in cut}, {of[k]: size for k, size in sizes}
+        return Slices(found, step, count, frozenset(of[k] for k in moving), (), cycles, bytes_of, turn)
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,11 @@ class SliceChoice:
     boxes: Callable[[Tensor, Made], Mapping[Axis, Span]]
     """What layers touch of a tensor in parts of their axes."""
     room: int
-    computing: Callable[[Layer, Spans, Axis | None], float]
-    """Cycles of the cores for a part, a slice along this axis, of which a loop has it alone."""
+    computing: Callable[[Layer, Spans, Axis | None, float], float]
+    """Cycles of the cores for a part, a slice along this axis, of which a loop has it alone, where copies wait so long
+    for their turn at SRAM's port."""
+    turn: float = 0.0
+    """The longest such turn: the port of DRAM is never idle."""
 
     def best(self) -> Slices | None:
         """None where no slice fits."""
@@ -316,18 +319,26 @@ class _SlicesAlong:
             total += cycles * times
             first += cycles
             longest = max(longest, cycles if tensor in self.moving else 0.0)
-        cores, made = 0.0, self.made(step)
-        for member in self.members:
-            alone = self.cut.get(member.layer) if count > 1 and len(self.members) == 1 else None
-            computing = self.choice.computing(member.layer, made[member.layer.name], alone)
-            cores += count * (computing + sram.latency_cycles)
+        cores, turn = self.cores(step, 0.0), 0.0
+        if total > cores / 2 and self.choice.turn:
+            turn = self.choice.turn * (1.0 if total > cores else 0.5)  # as often as the port is busy, by halves
+            cores = self.cores(step, turn)
         dealt = (frame.tensor for frame in self.frames)
         elements = sum(_size(self.part(tensor, step)) * (count if tensor in self.moving else 1) for tensor in dealt)
         scattered = elements * sram.minimum_run_bytes / sram.port_bytes_per_cycle
         # of the copies of a slice one crosses the port and waits for its latency, and cores work on it
         around = (count * (dram.latency_cycles + longest) + cores) / SLICE_COPIES if count > 1 else 0.0
         cycles = max(total, cores, scattered, around) + first
-        return Slices(self.cut, step, count, self.moving, self.frames, cycles, self.sizes(step))
+        return Slices(self.cut, step, count, self.moving, self.frames, cycles, self.sizes(step), turn)
+
+    def cores(self, step: int, turn: float) -> float:
+        """Cycles of the cores for all slices."""
+        count, made, found = self.count(step), self.made(step), 0.0
+        for member in self.members:
+            alone = self.cut.get(member.layer) if count > 1 and len(self.members) == 1 else None
+            computing = self.choice.computing(member.layer, made[member.layer.name], alone, turn)
+            found += count * (computing + self.choice.code.target.cluster.sram.latency_cycles)
+        return found
 
     def port_bytes(self, tensor: Tensor, step: int) -> int:
         """Bytes of a box at the DRAM port, with those of the other clusters' where each has its own."""

@@ -43,10 +43,9 @@ class Streaming(CoreParts):
             is_loading = any(tensor in chosen.moving for member in members for tensor in member.streams)
             with self.code.at_stage(self.code.stage + (1 if chosen.count > 1 and is_loading else 0)):
                 is_alone = chosen.count > 1 and len(members) == 1
-                turn = self.turn_of(members)
+                cut = chosen.cut if is_alone else {}
                 writers = [
-                    self.part(m.layer, inner[m.layer.name], chosen.cut.get(m.layer) if is_alone else None, turn)
-                    for m in members
+                    self.part(m.layer, inner[m.layer.name], cut.get(m.layer), chosen.turn) for m in members
                 ]
                 # the next slice comes first: cores wait for it, and nobody for this one's result
                 is_behind = chosen.count > 1 and is_loading
@@ -170,16 +169,17 @@ class Streaming(CoreParts):
 
     def slice_choice(self, members: Sequence[SlicedLayer], frames: tuple[Frame, ...], room: int) -> SliceChoice:
         """All slices of these layers, in so many bytes of SRAM."""
-        kernels, turn = {member.layer: member.kernels for member in members}, self.turn_of(members)
+        kernels = {member.layer: member.kernels for member in members}
 
         def boxes(tensor: Tensor, made: Made) -> Mapping[Axis, Span]:
             return self.box_of(tensor, list(made), made)
 
-        def computing(layer: Layer, part: Spans, axis: Axis | None) -> float:
+        def computing(layer: Layer, part: Spans, axis: Axis | None, turn: float) -> float:
             found = self.best_of(layer, kernels[layer], part, axis, turn)
             return math.inf if found is None else found.cycles
 
-        return SliceChoice(self.code, members, frames, self.dram.form, boxes, room, computing)
+        turn = self.turn_of(members)
+        return SliceChoice(self.code, members, frames, self.dram.form, boxes, room, computing, turn)
 
     def framed(self, members: Sequence[SlicedLayer], chosen: Slices) -> set[Tensor]:
         """Results that leave as parts of an output."""
