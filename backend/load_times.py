@@ -36,7 +36,8 @@ class LoadTimes:
             BARRIER if isinstance(op, BarrierOp) else None if is_far_ahead(op) else of.get(op) for op in children
         ]
         """Of each child of the program its number in the model; None where nothing waits for it in its place."""
-        first, self.fetched = fetched_first(children, target, page_bytes)
+        first, fetched = fetched_first(children, target, page_bytes)
+        self.fetched: float = fetched
         self._find_waits(code)
         self.sections: list[list[int]] = [[]]
         """The children between barriers, in their order."""

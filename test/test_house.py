@@ -22,9 +22,10 @@ LIMITS = {
     # before default runs took the better of both planners; 82,900 and 597 before recurrences and transposed
     # convolutions were trees by default, and attention of trees was right in all digits; 83,300 and 598 before each
     # layer's own axes were dealt to clusters; 84,000 before chains were any layers that one needs; 84,600 and 606
-    # before operands stayed in the cores over the passes of a loop, and steps of a recurrence were bounded
-    "lines of code": 84_800,
-    "files": 607,
+    # before operands stayed in the cores over the passes of a loop, and steps of a recurrence were bounded; 84,800 and
+    # 607 before alike chains and slices had keys, and copies took turns at SRAM's port
+    "lines of code": 85_000,
+    "files": 608,
     "longest file": 480,
     "longest class": 295,
     "longest function": 75,

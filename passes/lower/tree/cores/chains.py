@@ -216,7 +216,7 @@ class Chains(Streaming):
         except NotLowered:
             return None
         level = self.code.depth + len(order) - 1
-        makes_anew = any(not self.moving_axes(layer, found, level) for layer in layers[:-1]) if axis else False
+        makes_anew = any(not moving_axes(layer, found, level) for layer in layers[:-1]) if axis else False
         own = (layer for layer in layers[:-1] if layer.result in leaving)
         is_whole = all(self.is_covered(layer, found, made, chain) for layer in own)
         return ChainPiece(found, clipped) if is_whole and not makes_anew else None
@@ -242,10 +242,6 @@ class Chains(Streaming):
             if before.base < 0 or reach - before.base < whole.extent:
                 return False
         return True
-
-    def moving_axes(self, layer: Layer, parts: Made, level: int) -> list[Axis]:
-        """Axes of a layer's result that a loop moves."""
-        return [axis for axis in layer.result.axes if step_at(span_of(parts[layer.name], axis), level)]
 
     def leaves_core(self, layer: Layer, layers: Sequence[Layer]) -> bool:
         """Whether others than layers of a chain take a result of it."""
@@ -344,6 +340,11 @@ class Chains(Streaming):
                 limit = end(outer)
             found[axis] = Span(start, extent, outer.bound, limit)
         return found
+
+
+def moving_axes(layer: Layer, parts: Made, level: int) -> list[Axis]:
+    """Axes of a layer's result that a loop moves."""
+    return [axis for axis in layer.result.axes if step_at(span_of(parts[layer.name], axis), level)]
 
 
 def of_products(kernels: Sequence[Kernel], before: Mapping[Tensor, Sequence[Kernel]]) -> Iterator[Kernel]:

@@ -61,13 +61,16 @@ class PieceCosts:
     """What the pass around makes itself: it cannot come a pass ahead."""
     start: int | None
     """The operand that lies where sums wait: these begin with it."""
+    turn: float
+    """Cycles for which a copy waits until the port of SRAM is its own."""
 
     def __init__(
         self, code: Code, kernel: Kernel, spans: Mapping[Axis, Span], elements: Mapping[Tensor, Any],
         slices: Axis | None = None, made: frozenset[Tensor] = frozenset(), start: int | None = None,
         turn: float = 0.0,
     ) -> None:  # fmt: skip
-        self.slices, self.made, self.start, self.turn = slices, made, start, turn
+        self.slices, self.made, self.start = slices, made, start
+        self.turn = turn
         self.code, self.kernel, self.elements = code, kernel, elements
         self.target: Target = code.target
         self.layer = kernel.layer
