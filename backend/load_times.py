@@ -36,8 +36,8 @@ class LoadTimes:
             BARRIER if isinstance(op, BarrierOp) else None if is_far_ahead(op) else of.get(op) for op in children
         ]
         """Of each child of the program its number in the model; None where nothing waits for it in its place."""
-        first, fetched = fetched_first(children, target, page_bytes)
-        self.fetched: float = fetched
+        self.fetched: float = fetched_first(children, target, page_bytes)[1]
+        """When all is there that is fetched before the first barrier; 0 where there is none."""
         self._find_waits(code)
         self.sections: list[list[int]] = [[]]
         """The children between barriers, in their order."""
@@ -48,7 +48,6 @@ class LoadTimes:
                 self.sections.append([])
             else:
                 self.sections[-1].append(number)
-        self.fetches_first: bool = first is not None
         self.lengths: list[float] = [self._length(own) for own in self.sections]
         self.total: float = self._total(self.lengths)
 
@@ -100,7 +99,7 @@ class LoadTimes:
     def _total(self, lengths: Sequence[float]) -> float:
         """Sections one after the other; code and tables come beside the first."""
         first, *others = lengths
-        return max(first, self.fetched if self.fetches_first else 0.0) + sum(others)
+        return max(first, self.fetched) + sum(others)
 
     def _length(self, section: Sequence[int]) -> float:
         """Cycles of children from a barrier on, behind which all before them is done."""

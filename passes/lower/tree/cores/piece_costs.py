@@ -69,8 +69,7 @@ class PieceCosts:
         slices: Axis | None = None, made: frozenset[Tensor] = frozenset(), start: int | None = None,
         turn: float = 0.0,
     ) -> None:  # fmt: skip
-        self.slices, self.made, self.start = slices, made, start
-        self.turn = turn
+        self.slices, self.made, self.start, self.turn = slices, made, start, turn
         self.code, self.kernel, self.elements = code, kernel, elements
         self.target: Target = code.target
         self.layer = kernel.layer
