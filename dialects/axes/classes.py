@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from frustum.dialects.axes.access import Link
 from frustum.dialects.axes.axis import Axis
-from frustum.dialects.axes.network import Combine, Layer
+from frustum.dialects.axes.network import Combine, Layer, Operand
 from frustum.dialects.axes.tensor import Tensor
 
 Class = frozenset[Axis]
@@ -34,12 +34,22 @@ def classes_of(layers: Sequence[Layer]) -> list[Class]:
 
 def classes_apart(layers: Sequence[Layer]) -> list[Class]:
     """As `classes_of`, but no layer has two axes of one class: where links between layers would join two, such as
-    queries and keys, they stay apart."""
+    queries and keys, they stay apart; and so does what a concatenation has side by side, of which no range is a range
+    of each part."""
     groups = _Groups(layers)
     for layer in layers:
-        for _, axis, link in links_of(layer):
+        for axis, link in (found for operand in layer.operands for found in _links_alone(operand)):
             groups.join_where_apart(axis, link.axis)
     return groups.found()
+
+
+def _links_alone(operand: Operand) -> Iterable[tuple[Axis, Link]]:
+    """The links along which no other piece of the operand is beside its tensor."""
+    for piece, (_, links) in zip(operand.pieces, operand.links(), strict=True):
+        beside = [guard.position for guard in piece.guards if guard.fill is None]
+        for axis, link in links.items():
+            if link is not None and not any(position.moves(link.axis) for position in beside):
+                yield axis, link
 
 
 def links_of(layer: Layer) -> Iterable[tuple[Tensor, Axis, Link]]:

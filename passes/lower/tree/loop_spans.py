@@ -198,7 +198,7 @@ class LoopSpans(Ranged):
         if loop.level == CLUSTERS and own == whole(axis):
             step = math.ceil(loop.rates[axis] * loop.step)
             extent = max(step, own.extent - step * (loop.count - 1))  # what is left over the last cluster has too
-            return Span(index(loop.level, step), extent, own.bound, own.limit)
+            return Span(index(loop.level, step), min(extent, own.extent), own.bound, own.limit)
         if share.denominator > 1:
             raise NotLowered(f"steps of {loop.step} of {outer.extent} positions, for {own.extent}")
         extent = int(share)

@@ -28,7 +28,8 @@ from frustum.passes.plan.tree.units import (
 from frustum.passes.plan.tree.wishes import Stretches
 
 SURE = 0.8
-"""A unit of fewer layers may move so many bytes of this one's: limits of repeated work are relative. 2026-11-28."""
+"""Prices are as sure as this.  A unit of fewer layers may move so many bytes of this one's, since limits of repeated
+work are relative; a count may have so many of the cycles, since it knows chains in the cores. 2026-12-01."""
 
 
 def is_round(count: int) -> bool:

@@ -88,9 +88,13 @@ class LayerInterval:
 
     @cached_property
     def replacing(self) -> tuple[tuple[Tensor, Layer, Tensor], ...]:
-        """Results that may lie where an operand lay: with their makers, and the operand."""
+        """Results that may lie where an operand lay, which no loop makes again: with their makers, and the operand."""
         found = ((new, maker, self.reads.storage_of(maker)) for new, maker in self.makers.items())
-        return tuple((new, maker, old) for new, maker, old in found if old is not None)
+        return tuple((new, maker, old) for new, maker, old in found if old is not None and self.has_all(maker))
+
+    def has_all(self, layer: Layer) -> bool:
+        """Whether a layer has an axis of each class that may be looped over: else loops repeat it."""
+        return all(any(axis in group for axis in self.reads.axes[layer]) for group, _ in self.classes)
 
     @cached_property
     def shares(self) -> dict[Tensor, float]:

@@ -24,6 +24,7 @@ from frustum.dialects.axes.tensor import Kind, Tensor
 from frustum.dialects.plan.tree import Copy
 from frustum.passes.plan.tree.again import alternatives
 from frustum.passes.plan.tree.best import NEAR, bare_nest, good_nests
+from frustum.passes.plan.tree.bounds import SURE
 from frustum.passes.plan.tree.costs import NestCosts
 from frustum.passes.plan.tree.deal import dealings
 from frustum.passes.plan.tree.forest import Forest, ForestRecord
@@ -184,7 +185,7 @@ class PlanSearch:
         most = self.wishes.most
         if most is None:
             return np.inf
-        return most.dram_bytes if self.costs is None else self.costs.together(most.dram_bytes, most.cycles)
+        return most.dram_bytes if self.costs is None else self.costs.together(most.dram_bytes, most.cycles / SURE)
 
     def root(self, most: Floats, record: ForestRecord | None = None) -> Forest:
         """The units of the whole network, below `most` where that is wanted."""
@@ -214,7 +215,8 @@ class PlanSearch:
             except EnoughWork:
                 break
             is_little = has_plan and self.costs is not None and (curve * NEAR >= found)[self.judged].all()
-            if (curve[self.wanted] <= found[self.wanted] * NEARLY).all():
+            is_known = (np.minimum(curve, found) < self.bound)[self.wanted]
+            if (curve <= found * NEARLY)[self.wanted][is_known].all():
                 best, found, self.record = self.limits, np.minimum(found, curve), record
             has_plan |= bool((found < self.bound)[self.wanted].any())
             if is_little and not self.wishes.patient:  # prices of time are rougher than what wider searches would find

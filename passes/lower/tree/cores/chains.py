@@ -56,17 +56,20 @@ class Chains(Streaming):
     used: int
 
     def chains_of(self, names: Sequence[str], own: Sequence[Tensor], made: Made) -> Iterator[CoreChain]:
-        """Chains that begin with the first of these layers and pay: the longest first, and of these the fastest."""
-        linked = self.linked(names, own, made)
+        """Chains that begin with the first of these layers and pay: first what saves the most."""
+        linked, found = self.linked(names, own, made), list[tuple[float, CoreChain]]()
         for layers in (linked[:count] for count in range(len(linked), 1, -1)):
-            if not self.is_joined(layers):
-                continue
-            crossing = self.crossing(layers, made)
-            clusters = self.code.clusters
-            moved = sum(self.size_of(t, box) * sharers(box.values(), clusters) for t, box in crossing.items())
-            loads = moved / self.code.target.chip.dram.port_bytes_per_cycle
-            most = PAYS * sum(self.alone(layer, made) for layer in layers) - loads
-            yield from (chain for chain in self.choices(layers, made) if chain.cycles < most)
+            if self.is_joined(layers):
+                most = PAYS * sum(self.alone(layer, made) for layer in layers) - self.port_cycles(layers, made)
+                found += ((most - chain.cycles, chain) for chain in self.choices(layers, made))
+        paying = (each for each in found if each[0] > 0)
+        yield from (chain for _, chain in sorted(paying, key=lambda each: -each[0]))
+
+    def port_cycles(self, layers: Sequence[Layer], made: Made) -> float:
+        """Cycles of the DRAM port for what crosses a chain."""
+        crossing, clusters = self.crossing(layers, made), self.code.clusters
+        moved = sum(self.size_of(t, box) * sharers(box.values(), clusters) for t, box in crossing.items())
+        return moved / self.code.target.chip.dram.port_bytes_per_cycle
 
     def is_joined(self, layers: Sequence[Layer]) -> bool:
         """Whether layers of a chain read all results but the last one's: what they read of these says which piece each

@@ -7,7 +7,7 @@ import numpy as np
 import plan_nets
 import pytest
 import random_plans
-from axis_networks import mlp, network, windows
+from axis_networks import SHAPES, mlp, network, windows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -170,6 +170,29 @@ def test_a_quick_search_ends_in_time_with_a_plan_or_without():
     known.effort.units = 4001
     check_plan(net, plan_of(search))
     assert known.effort.units == 4001
+
+
+def test_a_bound_that_less_memory_does_not_reach_hides_no_plan():
+    """Of a bound between the prices of two shares of the memory the larger one's plan is below."""
+    net = plan_nets.case(plan_nets.mlp).axes
+    wanted = LEVELS // 8, LEVELS
+    few, price = PlanSearch(net, 1 << 12, wanted=wanted).curve[[*wanted]]
+    assert price < few
+    search = PlanSearch(net, 1 << 12, wanted=wanted)
+    search.bound = np.full(LEVELS + 1, (few + price) / 2)
+    assert search.curve[LEVELS] == price and search.curve[LEVELS // 8] == np.inf
+    check_plan(net, plan_of(search))
+
+
+def test_what_loops_make_again_takes_no_storage_of_what_it_reads():
+    """A loop over the columns of the second product would read what its first pass has overwritten."""
+    net = network(mlp, *SHAPES)
+    product, act, _ = net.layers
+    lone, before, behind = (
+        LayerInterval(net, Reads(net), tuple(net.layers[first:stop])) for first, stop in ((1, 2), (0, 2), (1, 3))
+    )
+    assert lone.replacing == before.replacing == ((act.result, act, product.result),)
+    assert behind.replacing == ()
 
 
 @pytest.mark.slow(but=1)
