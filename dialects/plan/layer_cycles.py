@@ -29,6 +29,7 @@ from frustum.dialects.target.durations import (
     mac_energy_pj,
     piece_writes,
     smaller,
+    table_cycles,
     vector_cycles,
 )
 
@@ -246,7 +247,8 @@ class ClusterCycles:
         piece = smaller(work.columns, unit.lines)
         pieces = smaller(windows, unit.lines) / piece
         split, whole = (piece_writes(unit, work, mode, piece) * pieces for mode in MODES)
-        return larger(passes * smaller(split, whole), steps * unit.cycles_per_step.of(work.element_bytes))
+        computing = larger(passes * smaller(split, whole), steps * unit.cycles_per_step.of(work.element_bytes))
+        return larger(computing, table_cycles(work))
 
     def copied(self, own: Cycles, for_all: Cycles) -> Cycles:
         """Bytes of which each core takes its share, and bytes that all take: over the bus."""

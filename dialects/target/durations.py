@@ -224,6 +224,13 @@ def address_cycles(
     return pieces * ceil_div(entries, ENTRIES_PER_CYCLE) + walked * unit.address_cycles
 
 
+def table_cycles(work: Convolution) -> Int:
+    """`address_cycles` with a full table of every group: the fewest there are.  More than the steps where a piece has
+    few products for each window."""
+    taps = work.channels_in * work.kernel_h * work.kernel_w
+    return work.groups * ceil_div(work.rows * work.columns + taps, ENTRIES_PER_CYCLE)
+
+
 def straddling_windows(
     row_elements: Int, row_distance: Int, kernel_w: int, stride_w: int, dilation_w: int
 ) -> Int:

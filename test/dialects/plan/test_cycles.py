@@ -21,7 +21,7 @@ from frustum.dialects.plan.count import count
 from frustum.dialects.plan.cycles import run_bytes, timed
 from frustum.dialects.plan.layer_cycles import MODES, ClusterCycles, products_of
 from frustum.dialects.plan.parse import read_plan
-from frustum.dialects.target.durations import Convolution, matrix_work
+from frustum.dialects.target.durations import Convolution, address_cycles, matrix_work
 from frustum.passes.plan.tree.wishes import Wishes
 from frustum.runtime.model.options import Request
 from frustum.runtime.study.planned import planned
@@ -92,9 +92,12 @@ def test_vector_work_by_hand(perceptron):
     outer=st.integers(1, 70), kernel=st.sampled_from([1, 3, 5]), stride=st.integers(1, 2),
 )  # fmt: skip
 def test_full_lines_are_the_exact_form(rows, columns, inner, outer, kernel, stride):
-    """Where every fill of the 16 lines is full, `matrix_work` says the same; else no more."""
+    """Where every fill of the 16 lines is full, `matrix_work` says the same; else no more.  Addresses of a full table are
+    found meanwhile."""
     work = Convolution(16 * rows // min(columns, 16) or 1, columns, inner, outer, 2, 1, kernel, kernel, stride)
-    exact = min(matrix_work(EDGE.cluster.core.matrix, work, mode).busy_cycles for mode in MODES)
+    unit, box = EDGE.cluster.core.matrix, (1, work.rows, columns, inner)
+    exact = min(matrix_work(unit, work, mode).busy_cycles for mode in MODES)
+    exact = max(exact, address_cycles(unit, box, kernel * kernel, part=box))
     windows_ = work.rows * work.columns
     if windows_ % 16 == 0:
         assert CLUSTER.on_matrix(work) == exact

@@ -23,6 +23,7 @@ from frustum.dialects.target.durations import (
     Mode,
     cheaper_mode,
     matrix_work,
+    table_cycles,
     vector_cycles,
     vector_passes,
 )
@@ -296,4 +297,4 @@ class PieceCosts:
         numbers = {name: int(np.asarray(value).item()) for name, value in plain.items() if value is not None}
         work = replace(work, **numbers)
         mode: Mode = "channels_last" if is_last else cheaper_mode(core.matrix, work)
-        return np.array([matrix_work(core.matrix, work, mode).busy_cycles])
+        return np.array([max(matrix_work(core.matrix, work, mode).busy_cycles, table_cycles(work))])
