@@ -4,7 +4,7 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import Block
 
 from frustum.dialects import graph as g
-from frustum.dialects.axes.classes import classes_of, why_not
+from frustum.dialects.axes.classes import classes_apart, classes_of, why_not
 from frustum.dialects.axes.tensor import Kind
 from frustum.dialects.graph.axes.reader import Reader
 
@@ -82,3 +82,20 @@ def test_windows_keep_one_class_of_rows():
     layers = layers_of([(1, 3, 8, 8), (4, 3, 3, 3), (5, 4, 1, 1)], two)
     rows = {layer.result.axes[1] for layer in layers}
     assert any(rows <= group and not why_not(group, layers) for group in classes_of(layers))
+
+
+def test_parts_of_a_concatenation_stay_apart_where_clusters_deal():
+    """Of 20 rows the first 16 are one map's: a range of the rows is none of each map's."""
+
+    def joined(x, y):
+        maps = g.UnaryOp("relu", x), g.UnaryOp("tanh", y)
+        both = g.ConcatOp([each.result for each in maps], 2)
+        return *maps, both, g.UnaryOp("exp", both.result)
+
+    layers = layers_of([(1, 3, 16, 8), (1, 3, 4, 8)], joined)
+    first, second, last = (layer.result.axes[1] for layer in layers)
+    assert {first, second, last} <= next(group for group in classes_of(layers) if first in group)
+    apart = [next(group for group in classes_apart(layers) if rows in group) for rows in (first, second, last)]
+    assert len({*apart}) == 3
+    columns = [layer.result.axes[2] for layer in layers]
+    assert any({*columns} <= group for group in classes_apart(layers))

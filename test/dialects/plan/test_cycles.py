@@ -92,8 +92,8 @@ def test_vector_work_by_hand(perceptron):
     outer=st.integers(1, 70), kernel=st.sampled_from([1, 3, 5]), stride=st.integers(1, 2),
 )  # fmt: skip
 def test_full_lines_are_the_exact_form(rows, columns, inner, outer, kernel, stride):
-    """Where every fill of the 16 lines is full, `matrix_work` says the same; else no more.  Addresses of a full table are
-    found meanwhile."""
+    """Where every fill of the 16 lines is full, `matrix_work` says the same; else no more.  Meanwhile a full table says
+    where the operands are."""
     work = Convolution(16 * rows // min(columns, 16) or 1, columns, inner, outer, 2, 1, kernel, kernel, stride)
     unit, box = EDGE.cluster.core.matrix, (1, work.rows, columns, inner)
     exact = min(matrix_work(unit, work, mode).busy_cycles for mode in MODES)

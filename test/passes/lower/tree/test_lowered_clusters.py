@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from frustum.backend import targets
 from frustum.dialects import graph as g
+from frustum.dialects.isa import program as p
 from frustum.dialects.plan.check import PlanError
 from frustum.dialects.plan.clusters import clusters_of
 from frustum.dialects.plan.count import count
@@ -43,6 +44,15 @@ def halved_net(net):
 def in_place_net(net):
     """A function that takes the storage of what it reads; behind it a window over rows."""
     return net.conv(net.unary("relu", net.conv(net.input(1, 4, 16, 6), 4)), 4)
+
+
+def heads_net(net):
+    """Three boxes for each position of a map, then those of a smaller one, as detection heads have them."""
+    x = net.input(1, 4, 16, 6)
+    maps = net.conv(x, 12, 3), net.conv(net.layer(g.PoolOp("max", x, kernel=(8, 1), strides=(8, 1))), 12, 3)
+    rows = [net.layer(g.TransposeOp(each, (0, 2, 3, 1))) for each in maps]
+    parts = [net.layer(g.ReshapeOp(each, (1, positions, 4))) for each, positions in zip(rows, (288, 36), strict=True)]
+    return net.unary("tanh", net.layer(g.ConcatOp(parts, 1)))
 
 
 def in_place(sharded):
@@ -384,3 +394,14 @@ def test_statistics_of_parts_that_are_not_equal_are_not_joined(columns, step):
     case = norm_case((5, columns), (1,), 1, text)
     with pytest.raises(NotLowered, match=r"normalise_1\.sums: means of parts that are not equal"):
         lowered_plans.check_lowered(case, lowered_plans.machine("default", clusters=4))
+
+
+def test_no_cluster_makes_more_of_an_axis_than_there_is():
+    """Of rows that lie below others a range may be longer than all of them."""
+    text = "resident x0 for unary_9.side step 90 of 324 over clusters exchanged { compute conv_1, pool_2, conv_3, unary_9 }"
+    case, target = lowered_plans.case(heads_net, text), lowered_plans.machine("default", cores=1, clusters=4)
+    moved, counted = lowered_plans.check_lowered(case, target)
+    assert moved <= counted
+    program = lowered_plans.executable_of(case.module, case.plan, target).program
+    convs = [each for each in p.instructions(program.body) if isinstance(each, p.Conv)]
+    assert len(convs) > 1 and all(span.extent <= span.bound for each in convs for span in each.box.spans)
