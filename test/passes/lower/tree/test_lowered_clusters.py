@@ -398,7 +398,8 @@ def test_statistics_of_parts_that_are_not_equal_are_not_joined(columns, step):
 
 def test_no_cluster_makes_more_of_an_axis_than_there_is():
     """Of rows that lie below others a range may be longer than all of them."""
-    text = "resident x0 for unary_9.side step 90 of 324 over clusters exchanged { compute conv_1, pool_2, conv_3, unary_9 }"
+    layers = "conv_1, pool_2, conv_3, unary_9"
+    text = f"resident x0 for unary_9.side step 90 of 324 over clusters exchanged {{ compute {layers} }}"
     case, target = lowered_plans.case(heads_net, text), lowered_plans.machine("default", cores=1, clusters=4)
     moved, counted = lowered_plans.check_lowered(case, target)
     assert moved <= counted
