@@ -215,8 +215,7 @@ class PlanSearch:
             except EnoughWork:
                 break
             is_little = has_plan and self.costs is not None and (curve * NEAR >= found)[self.judged].all()
-            is_known = (np.minimum(curve, found) < self.bound)[self.wanted]
-            if (curve <= found * NEARLY)[self.wanted][is_known].all():
+            if ((curve <= found * NEARLY) | (np.minimum(curve, found) >= self.bound))[self.wanted].all():
                 best, found, self.record = self.limits, np.minimum(found, curve), record
             has_plan |= bool((found < self.bound)[self.wanted].any())
             if is_little and not self.wishes.patient:  # prices of time are rougher than what wider searches would find

@@ -61,9 +61,9 @@ class Chains(Streaming):
         for layers in (linked[:count] for count in range(len(linked), 1, -1)):
             if self.is_joined(layers):
                 most = PAYS * sum(self.alone(layer, made) for layer in layers) - self.port_cycles(layers, made)
-                found += ((most - chain.cycles, chain) for chain in self.choices(layers, made))
-        paying = (each for each in found if each[0] > 0)
-        yield from (chain for _, chain in sorted(paying, key=lambda each: -each[0]))
+                ways = ((most - chain.cycles, chain) for chain in self.choices(layers, made))
+                found += (way for way in ways if way[0] > 0)
+        yield from (chain for _, chain in sorted(found, key=lambda way: -way[0]))
 
     def port_cycles(self, layers: Sequence[Layer], made: Made) -> float:
         """Cycles of the DRAM port for what crosses a chain."""
@@ -200,9 +200,8 @@ class Chains(Streaming):
         known = known_choices(self.code.target, "chains")
         if key not in known:
             part = partial(self.piece_of, layers, made, leaving, axis)
-            early = bool(self.code.depth)
-            found = ChainChoice(self.code, ways, part, made, self.elements, leaving, early, axis).best()[:TRIED]
-            keep(known, key, [numbered(chain, ways, sign) for chain in found])
+            choice = ChainChoice(self.code, ways, part, made, self.elements, leaving, bool(self.code.depth), axis)
+            keep(known, key, [numbered(chain, ways, sign) for chain in choice.best()[:TRIED]])
         return [chain_of(each, ways, sign) for each in known[key]]
 
     def piece_of(
