@@ -20,28 +20,17 @@ Rates = Mapping[Axis, Fraction]
 
 
 def rates_of(axis: Axis, group: Class, layers: Sequence[Layer]) -> Rates:
-    """The rates of all axes of a class as windows move, from the last layer back and then on to other readers; in
-    proportion to extents where no layer reads along the class what others make."""
-    links = [
-        (link.axis, read, link.stride)
-        for layer in layers for _, read, link in links_of(layer)
-        if link.axis in group and read in group and link.stride > 0
-    ]  # fmt: skip
-    found, known = {axis: Fraction(1)}, 0
-    apart = [own for layer in layers for own in layer.axes if own in group]
-    while apart:
-        while known < len(found):
-            known = len(found)
-            for own, read, stride in reversed(links):
-                if own in found:
-                    found.setdefault(read, found[own] * stride)
-            for own, read, stride in links:
-                if read in found:
-                    found.setdefault(own, found[read] / stride)
-        while apart and apart[-1] in found:
-            apart.pop()
-        if apart:
-            found[apart[-1]] = Fraction(apart[-1].extent, axis.extent)
+    """The rates of all axes of a class, from the last layer back: as windows move; in proportion to extents where no
+    later layer reads along the class."""
+    found = {axis: Fraction(1)}
+    for layer in reversed(layers):
+        own = next(iter(group & set(layer.axes)), None)
+        if own is None:
+            continue
+        rate = found.setdefault(own, Fraction(own.extent, axis.extent))
+        for _, read, link in links_of(layer):
+            if link.axis is own and read in group and link.stride > 0:
+                found.setdefault(read, rate * link.stride)
     return {own: found.get(own, Fraction(own.extent, axis.extent)) for own in group}
 
 

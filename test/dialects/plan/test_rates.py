@@ -60,27 +60,12 @@ def test_rows_that_are_read_several_times_go_on_more_slowly():
     assert by_extent(rates_of(*rows(net), net.layers)) == {18: Fraction(1, 2), 36: 1}
 
 
-def test_without_a_reader_rows_go_on_as_those_of_what_is_read():
+def test_without_a_reader_rows_go_on_in_proportion():
     """Two layers read one map, and neither reads the other."""
     net = network(lambda x, w: (g.ConvOp(x, w, None), pool(x)), (1, 2, 49, 4), (2, 2, 3, 1))
     axis, group = rows(net)
-    assert by_extent(rates_of(axis, group, net.layers)) == {49: 2, 47: 2, 24: 1}
+    assert by_extent(rates_of(axis, group, net.layers)) == {49: 2, 47: Fraction(47, 24), 24: 1}
     assert ranges_of((0, 11, 24), next(own for own in group if own.extent == 47), axis, {}) == [(0, 22), (22, 47)]
-
-
-def test_heads_at_several_heights_have_whole_steps():
-    """The rows of a head are those of its map: 30 for one of 8 at the end, though that is no whole part of 30."""
-
-    def build(x, *weights):
-        first = g.ConvOp(x, weights[0], None, (2, 1), (1, 0, 1, 0))
-        second = g.ConvOp(first.result, weights[1], None, (2, 1), (1, 0, 1, 0))
-        heads = [g.ConvOp(each, weights[2], None, (1, 1), (1, 0, 1, 0)) for each in (first.result, second.result)]
-        return first, second, *heads
-
-    net = network(build, (1, 2, 30, 4), *(((2, 2, 3, 1),) * 3))
-    axis, group = rows(net)
-    found = rates_of(axis, group, net.layers)
-    assert {(own.extent, rate) for own, rate in found.items()} == {(30, 4), (15, 2), (8, 1)}
 
 
 # ------------------------------------------------------------ edges
