@@ -34,8 +34,8 @@ def classes_of(layers: Sequence[Layer]) -> list[Class]:
 
 def classes_apart(layers: Sequence[Layer]) -> list[Class]:
     """As `classes_of`, but no layer has two axes of one class: where links between layers would join two, such as
-    queries and keys, they stay apart; and so does what a concatenation has side by side, of which no range is a range
-    of each part."""
+    queries and keys, they stay apart.  So do the parts of a concatenation: a range of the whole is not a range of each
+    part."""
     groups = _Groups(layers)
     for layer in layers:
         for axis, link in (found for operand in layer.operands for found in _links_alone(operand)):
@@ -44,7 +44,7 @@ def classes_apart(layers: Sequence[Layer]) -> list[Class]:
 
 
 def _links_alone(operand: Operand) -> Iterable[tuple[Axis, Link]]:
-    """The links along which no other piece of the operand is beside its tensor."""
+    """The links of an operand, except those along the axis of a concatenation."""
     for piece, (_, links) in zip(operand.pieces, operand.links(), strict=True):
         beside = [guard.position for guard in piece.guards if guard.fill is None]
         for axis, link in links.items():

@@ -67,7 +67,7 @@ def steps_of_class(
 
 def longest(axis: Axis, step: int, clusters: int) -> int:
     """Positions of the cluster that has the most, where ranges begin so far apart: what is left the last one has."""
-    return max(step, axis.extent - step * (clusters - 1))
+    return min(axis.extent, max(step, axis.extent - step * (clusters - 1)))
 
 
 def edges_of(axis: Axis, step: int, clusters: int) -> tuple[int, ...]:

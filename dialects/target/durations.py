@@ -219,16 +219,19 @@ def address_cycles(
     for extent, its in zip(box, part, strict=True):
         pieces = pieces * ceil_div(extent, its)
     images, rows, columns, channels = (smaller(extent, its) for extent, its in zip(box, part, strict=True))
-    entries = images * rows * columns + channels * taps
     walked = larger(pieces - 1, 0) * (not has_groups)
-    return pieces * ceil_div(entries, ENTRIES_PER_CYCLE) + walked * unit.address_cycles
+    return pieces * _entry_cycles(images * rows * columns, channels * taps) + walked * unit.address_cycles
+
+
+def _entry_cycles(windows: Int, products: Int) -> Int:
+    """Cycles in which the entries of one table are read."""
+    return ceil_div(windows + products, ENTRIES_PER_CYCLE)
 
 
 def table_cycles(work: Convolution) -> Int:
     """`address_cycles` with a full table of every group: the fewest there are.  More than the steps where a piece has
     few products for each window."""
-    taps = work.channels_in * work.kernel_h * work.kernel_w
-    return work.groups * ceil_div(work.rows * work.columns + taps, ENTRIES_PER_CYCLE)
+    return work.groups * _entry_cycles(work.rows * work.columns, work.channels_in * work.kernel_h * work.kernel_w)
 
 
 def straddling_windows(

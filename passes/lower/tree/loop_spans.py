@@ -25,7 +25,7 @@ from frustum.dialects.extents import ceil_div
 from frustum.dialects.isa.program import ZERO, Span
 from frustum.dialects.plan.check import title
 from frustum.dialects.plan.ranges import Ranged
-from frustum.dialects.plan.rates import Rates
+from frustum.dialects.plan.rates import Rates, longest
 from frustum.dialects.plan.tree import Halo, Loop
 from frustum.passes.lower.tree.code import Code
 from frustum.passes.lower.tree.fetch import Gate
@@ -197,8 +197,7 @@ class LoopSpans(Ranged):
         share = Fraction(own.extent, outer.extent) * loop.step
         if loop.level == CLUSTERS and own == whole(axis):
             step = math.ceil(loop.rates[axis] * loop.step)
-            extent = max(step, own.extent - step * (loop.count - 1))  # what is left over the last cluster has too
-            return Span(index(loop.level, step), min(extent, own.extent), own.bound, own.limit)
+            return Span(index(loop.level, step), longest(axis, step, loop.count), own.bound, own.limit)
         if share.denominator > 1:
             raise NotLowered(f"steps of {loop.step} of {outer.extent} positions, for {own.extent}")
         extent = int(share)

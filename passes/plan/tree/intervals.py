@@ -94,7 +94,7 @@ class LayerInterval:
 
     def has_all(self, layer: Layer) -> bool:
         """Whether a layer has an axis of each class that may be looped over: else loops repeat it."""
-        return all(any(axis in group for axis in self.reads.axes[layer]) for group, _ in self.classes)
+        return not any(group.isdisjoint(self.reads.axes[layer]) for group, _ in self.classes)
 
     @cached_property
     def shares(self) -> dict[Tensor, float]:

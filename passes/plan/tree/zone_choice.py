@@ -235,7 +235,7 @@ class ZoneChoice:
         reads = [each for layer in layers for each in self.reads.of[layer] if each.tensor is tensor]
         return all(
             each.position is not None and (link := link_of(each.position)) is not None and link.axis in read
-            and each.guard_along(link.axis) is None  # ranges of a concatenation are none of its parts
+            and each.guard_along(link.axis) is None  # a range of a concatenation is not one of each part
             for each in reads if each.axis in made
         ) and any(each.axis in made for each in reads)  # fmt: skip
 
